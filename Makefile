@@ -1,0 +1,40 @@
+# Every target sets up what it needs; `make demo` and `make test` work on a fresh clone.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.PHONY: demo test lint check bench setup clean help
+
+help:            ## what can be made
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/'
+
+setup: $(STAMP)  ## the virtual environment with everything installed
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing into $(VENV) (about a minute the first time) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(STAMP)   ## train three times with 2 % of the devices colluding; ends in runs/demo/report.html
+	@$(BIN)/sparsefed data fetch fmnist
+	@$(BIN)/sparsefed demo
+
+test: $(STAMP)   ## all tests
+	@$(BIN)/sparsefed data fetch fmnist || echo "Going on without it: the tests that need Fashion-MNIST will say so."
+	@$(BIN)/python -m pytest -n 2 --dist worksteal
+
+lint: $(STAMP)   ## ruff and mypy --strict
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+check: lint test ## what a change must pass
+
+bench: $(STAMP)  ## the benchmarks (ratios against named references); wants an idle machine
+	@$(BIN)/python -m benchmarks.engine --json runs/bench-engine.json
+	@$(BIN)/python -m benchmarks.population --json runs/bench-population.json
+
+clean:           ## remove the environment and caches, keep runs
+	rm -rf $(VENV) .venv-peers .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,34 @@
+"""The errors that speak to a person: one sentence that says what was given, what is allowed, what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class SparseFedError(Exception):
+    """Something the user can mend; the command line prints its sentence and no traceback."""
+
+
+class ConfigError(SparseFedError):
+    """A config or an argument that cannot be run."""
+
+
+class DataError(SparseFedError):
+    """A data set that is missing, damaged or not what it claims to be."""
+
+
+class RunError(SparseFedError):
+    """A run folder that cannot be read, written or resumed."""
+
+
+def unknown(kind: str, given: str, valid: Iterable[str]) -> str:
+    """The sentence for a name nobody knows.
+
+    >>> unknown("model", "cn", ["cnn", "softmax"])
+    "unknown model 'cn' (did you mean 'cnn'?); valid choices: cnn, softmax"
+    """
+    names = sorted(valid)
+    close = difflib.get_close_matches(given, names, n=1)
+    hint = f" (did you mean '{close[0]}'?)" if close else ""
+    return f"unknown {kind} '{given}'{hint}; valid choices: {', '.join(names)}"

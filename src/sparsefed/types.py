@@ -1,0 +1,74 @@
+"""The nouns of the project, with their shapes; no behaviour.
+
+A round of federated learning is a sentence of four words: cohort -> updates -> one direction -> new model. Everything
+is a flat float32 vector of d parameters. An *update* is always `theta_before - theta_after`, so the server subtracts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+UInt8Array = npt.NDArray[np.uint8]
+IntArray = npt.NDArray[np.int64]
+IndexArray = npt.NDArray[np.int32]
+
+State = Mapping[str, Tensor]  # named tensors: a checkpoint is a copy of it
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """A data set in memory: images stay uint8 and are normalised a block at a time."""
+
+    name: str
+    x_train: UInt8Array  # [N, H, W, C]
+    y_train: IntArray  # [N]
+    x_test: UInt8Array  # [M, H, W, C]
+    y_test: IntArray  # [M]
+    classes: tuple[str, ...]
+    mean: tuple[float, ...]  # of x / 255, a channel each
+    std: tuple[float, ...]
+    users: IntArray | None = None  # [N], who wrote the training example, where the data set knows
+
+
+class Block(Protocol):
+    """Some clients' updates, seen three ways. A rule asks for no more than it needs, so that an engine can answer
+    norms and weighted sums without ever writing the rows."""
+
+    @property
+    def size(self) -> int: ...  # m, the number of clients
+
+    def norms(self) -> Tensor: ...  # float64 [m]; not finite where the update is not
+
+    def weighted_sum(self, weights: Tensor) -> Tensor: ...  # float64 [m] -> float32 [d]; a weight of 0 leaves a row out
+
+    def rows(self) -> Tensor: ...  # float32 [m, d]
+
+
+class Context(NamedTuple):
+    """What a defense may know of the round: public facts only, never ids, honesty, data set or model."""
+
+    round: int
+    lr: float  # lambda(t)
+
+
+class Step(NamedTuple):
+    """What a defense returns: its new state, and the vector that the server subtracts from the model."""
+
+    state: State
+    delta: Tensor  # float32 [d]
+    stats: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Defense:
+    """One aggregation rule with its server state, as a pair of pure functions."""
+
+    init: Callable[[int], State]  # d -> state
+    step: Callable[[State, Iterable[Block], Context], Step]
+    budget: Callable[[Context], float]  # the l2 norm the server enforces on an update; inf if none
