@@ -18,7 +18,9 @@ def rng(seed: int, purpose: str, round: int = 0, client: int = 0) -> np.random.G
     >>> rng(0, "cohort", 3).integers(100) == rng(0, "cohort", 3).integers(100)
     np.True_
     """
-    return np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, zlib.crc32(purpose.encode()), round, client])))
+    return np.random.Generator(
+        np.random.Philox(np.random.SeedSequence([seed, zlib.crc32(purpose.encode()), round, client]))
+    )
 
 
 def integer_seed(seed: int, purpose: str, round: int = 0, client: int = 0) -> int:

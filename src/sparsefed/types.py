@@ -7,8 +7,8 @@ is a flat float32 vector of d parameters. An *update* is always `theta_before - 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -72,3 +72,13 @@ class Defense:
     init: Callable[[int], State]  # d -> state
     step: Callable[[State, Iterable[Block], Context], Step]
     budget: Callable[[Context], float]  # the l2 norm the server enforces on an update; inf if none
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A run folder, read back."""
+
+    name: str
+    config: Mapping[str, Any]
+    manifest: Mapping[str, Any]
+    rows: tuple[Mapping[str, Any], ...]  # metrics.jsonl, a round each
