@@ -1,0 +1,300 @@
+"""Per-client weight gradients, layer by layer, from what one batched pass leaves behind.
+
+For a layer that is linear in its weights, a client's gradient is a contraction of its own rows of the saved inputs `a`
+with its own rows of the output gradients `g`. Two ways to have it:
+
+- *direct*: do the contraction for each client; the rows [m, ...] are there.
+- *ghost*: leave the rows unwritten. The squared norm of `A^T G` is the sum over pairs of positions of
+  `(A A^T) * (G G^T)` (Goodfellow 2015; Bu et al. 2022 for convolutions), and any weighted sum of the clients' gradients
+  is ONE batched contraction with the rows of `g` scaled. Cheaper where a client has few positions and the layer many
+  weights.
+
+Each known layer type has one entry in `LAYERS`; what is not listed is not guessed at: the engine falls back to the loop.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+GHOST_MARGIN = 0.5  # a ghost norm may cost this share of the direct contraction: what one call a client wastes
+
+
+class Group(NamedTuple):
+    """Neighbouring clients of equal size: they are computed in one call."""
+
+    clients: slice
+    examples: slice
+    size: int
+
+    @property
+    def count(self) -> int:
+        return self.clients.stop - self.clients.start
+
+
+class Call(NamedTuple):
+    """One use of a layer in the batched pass."""
+
+    layer: nn.Module
+    a: Tensor  # input [M, ...]
+    g: Tensor  # gradient of the summed client losses with respect to the output [M, ...]
+    groups: tuple[Group, ...]
+
+    @property
+    def clients(self) -> int:
+        return self.groups[-1].clients.stop
+
+
+# --- sums over a client's examples ---------------------------------------------------------------------------------
+
+
+def per_client_sum(values: Tensor, groups: tuple[Group, ...]) -> Tensor:
+    """[M, ...] -> [m, ...], in float32."""
+    parts = [values[q.examples].unflatten(0, (q.count, q.size)).sum(1, dtype=torch.float32) for q in groups]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def by_client(values: Tensor, group: Group) -> Tensor:
+    """The positions of each client of a group: [count * size, ..., features] -> [count, positions, features]."""
+    part = values[group.examples]
+    return part.reshape(group.count, -1, part.shape[-1])
+
+
+def _batched(call: Call, contract: Callable[[Tensor, Tensor], Tensor], a: Tensor, g: Tensor) -> Tensor:
+    parts = [contract(by_client(a, q), by_client(g, q)) for q in call.groups]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _outer(a: Tensor, g: Tensor) -> Tensor:
+    return torch.bmm(g.transpose(1, 2), a)
+
+
+def _gram_norm(a: Tensor, g: Tensor) -> Tensor:
+    """Squared Frobenius norm of A^T G for each client, without forming it."""
+    gram = torch.bmm(a, a.transpose(1, 2)).double() * torch.bmm(g, g.transpose(1, 2)).double()
+    return gram.sum((1, 2)).clamp_(min=0)
+
+
+# --- linear --------------------------------------------------------------------------------------------------------
+
+
+def _linear_rows(call: Call) -> Tensor:
+    return _batched(call, _outer, call.a, call.g)
+
+
+def _linear_norms(call: Call) -> Tensor:
+    return _batched(call, _gram_norm, call.a, call.g)
+
+
+def _linear_total(call: Call, g: Tensor) -> Tensor:
+    return g.reshape(-1, g.shape[-1]).t() @ call.a.reshape(-1, call.a.shape[-1])
+
+
+def _linear_ghost(call: Call) -> bool:
+    positions = call.groups[-1].size * math.prod(call.a.shape[1:-1])
+    inputs, outputs = call.a.shape[-1], call.g.shape[-1]
+    return positions * (inputs + outputs) < GHOST_MARGIN * inputs * outputs
+
+
+# --- convolution ---------------------------------------------------------------------------------------------------
+
+AnyConv = nn.Conv1d | nn.Conv2d | nn.Conv3d
+
+
+def _padding(layer: AnyConv) -> list[int]:
+    if isinstance(layer.padding, str):
+        spans = [d * (k - 1) for d, k in zip(layer.dilation, layer.kernel_size, strict=True)]
+        return [span // 2 if layer.padding == "same" else 0 for span in spans]
+    return list(layer.padding)
+
+
+def _conv_known(layer: AnyConv) -> bool:
+    uneven = layer.padding == "same" and any(
+        d * (k - 1) % 2 for d, k in zip(layer.dilation, layer.kernel_size, strict=True)
+    )
+    return layer.padding_mode == "zeros" and not uneven
+
+
+def _conv_weight_gradient(layer: AnyConv, a: Tensor, g: Tensor) -> Tensor:
+    zeros = [0] * len(layer.kernel_size)
+    stride, dilation = list(layer.stride), list(layer.dilation)
+    mask = [False, True, False]
+    gradients = torch.ops.aten.convolution_backward(
+        g, a, layer.weight, None, stride, _padding(layer), dilation, False, zeros, layer.groups, mask
+    )
+    return gradients[1]  # type: ignore[no-any-return]
+
+
+def _conv_rows(call: Call) -> Tensor:
+    layer: AnyConv = call.layer  # type: ignore[assignment]
+    if call.a.dtype == torch.bfloat16 and call.a.dim() == 4 and layer.groups == 1 and _positions(call) <= 320:
+        return _unfolded(call, _outer)  # few positions: the calls cost more than copying the patches
+    rows = []
+    for group in call.groups:
+        for low in range(group.examples.start, group.examples.stop, group.size):
+            part = slice(low, low + group.size)
+            rows.append(_conv_weight_gradient(layer, call.a[part], call.g[part]))
+    if call.a.dim() != 4:
+        return torch.stack(rows)
+    return torch.stack([row.permute(0, 2, 3, 1) for row in rows])  # as channels-last memory has it: a plain copy
+
+
+def _positions(call: Call) -> int:
+    return call.groups[-1].size * math.prod(call.g.shape[2:])
+
+
+def _patches(call: Call, layer: nn.Conv2d) -> Tensor:
+    """The inputs that each output position sees [M, H', W', kh * kw * C]."""
+    top, left = _padding(layer)
+    padded = F.pad(call.a.permute(0, 2, 3, 1), (0, 0, left, left, top, top))
+    (examples, height, width), channels = call.g.shape[:1] + call.g.shape[2:], call.a.shape[1]
+    along, down, across, one = padded.stride()
+    windows = padded.as_strided(
+        (examples, height, width, *layer.kernel_size, channels),
+        (
+            along,
+            down * layer.stride[0],
+            across * layer.stride[1],
+            down * layer.dilation[0],
+            across * layer.dilation[1],
+            one,
+        ),
+    )
+    return windows.reshape(examples, height, width, -1)
+
+
+def _unfolded(call: Call, contract: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    layer: nn.Conv2d = call.layer  # type: ignore[assignment]
+    result = _batched(call, contract, _patches(call, layer), call.g.permute(0, 2, 3, 1))
+    if result.dim() == 1:
+        return result
+    return result.view(len(result), layer.out_channels, *layer.kernel_size, layer.in_channels)
+
+
+def _conv_norms(call: Call) -> Tensor:
+    return _unfolded(call, _gram_norm)
+
+
+def _conv_total(call: Call, g: Tensor) -> Tensor:
+    return _conv_weight_gradient(call.layer, call.a, g)  # type: ignore[arg-type]
+
+
+def _conv_ghost(call: Call) -> bool:
+    layer: AnyConv = call.layer  # type: ignore[assignment]
+    if call.a.dim() != 4 or layer.groups != 1:
+        return False
+    inputs, outputs = layer.weight[0].numel(), layer.out_channels
+    return _positions(call) * (inputs + outputs) < GHOST_MARGIN * inputs * outputs
+
+
+def _conv_flat(rows: Tensor) -> Tensor:
+    """Rows in channels-last order back to the parameter's own order."""
+    return rows.movedim(-1, -3)
+
+
+# --- embedding -----------------------------------------------------------------------------------------------------
+
+
+def _embedding_known(layer: nn.Embedding) -> bool:
+    return layer.max_norm is None and not layer.scale_grad_by_freq and not layer.sparse
+
+
+def _embedding_g(call: Call, g: Tensor) -> Tensor:
+    layer: nn.Embedding = call.layer  # type: ignore[assignment]
+    if layer.padding_idx is None:
+        return g
+    return g.masked_fill((call.a == layer.padding_idx).unsqueeze(-1), 0)
+
+
+def _embedding_rows(call: Call) -> Tensor:
+    layer: nn.Embedding = call.layer  # type: ignore[assignment]
+    g = _embedding_g(call, call.g).float()
+    rows = torch.zeros(call.clients * layer.num_embeddings, layer.embedding_dim)
+    for q in call.groups:
+        tokens = by_client(call.a[..., None], q)[..., 0]
+        first = torch.arange(q.clients.start, q.clients.stop).unsqueeze(1) * layer.num_embeddings
+        rows.index_add_(0, (tokens + first).flatten(), by_client(g, q).flatten(0, 1))
+    return rows.view(call.clients, layer.num_embeddings, layer.embedding_dim)
+
+
+def _embedding_norms(call: Call) -> Tensor:
+    def norm(tokens: Tensor, g: Tensor) -> Tensor:
+        same = tokens == tokens.transpose(1, 2)
+        return (torch.bmm(g, g.transpose(1, 2)).double() * same).sum((1, 2)).clamp_(min=0)
+
+    return _batched(call, norm, call.a[..., None], _embedding_g(call, call.g).float())
+
+
+def _embedding_total(call: Call, g: Tensor) -> Tensor:
+    layer: nn.Embedding = call.layer  # type: ignore[assignment]
+    total = torch.zeros(layer.num_embeddings, layer.embedding_dim)
+    return total.index_add_(0, call.a.flatten(), _embedding_g(call, g).float().flatten(0, -2))
+
+
+def _embedding_ghost(call: Call) -> bool:
+    positions = call.groups[-1].size * math.prod(call.a.shape[1:])
+    return positions**2 < call.layer.weight.shape[0]  # type: ignore[operator, union-attr, no-any-return]
+
+
+# --- normalisation layers and biases: always direct, their rows are small -------------------------------------------
+
+
+def _group_norm_rows(call: Call) -> Tensor:
+    layer: nn.GroupNorm = call.layer  # type: ignore[assignment]
+    scaled = call.g * F.group_norm(call.a, layer.num_groups, eps=layer.eps)
+    return per_client_sum(scaled.flatten(2).sum(2, dtype=torch.float32), call.groups)
+
+
+def _layer_norm_rows(call: Call) -> Tensor:
+    layer: nn.LayerNorm = call.layer  # type: ignore[assignment]
+    scaled = call.g * F.layer_norm(call.a, list(layer.normalized_shape), eps=layer.eps)
+    return per_client_sum(_sum_to(scaled, layer), call.groups)
+
+
+def _sum_to(values: Tensor, layer: nn.Module) -> Tensor:
+    """Sum [M, ..., bias shape] over the positions between."""
+    if isinstance(layer, nn.LayerNorm):
+        middle = range(1, values.dim() - len(layer.normalized_shape))
+    elif isinstance(layer, nn.Linear):
+        middle = range(1, values.dim() - 1)
+    else:  # channels come second
+        middle = range(2, values.dim())
+    return values.sum(tuple(middle), dtype=torch.float32) if len(middle) else values
+
+
+def bias_rows(call: Call) -> Tensor:
+    return per_client_sum(_sum_to(call.g, call.layer), call.groups)
+
+
+# --- the table -----------------------------------------------------------------------------------------------------
+
+
+class Layer(NamedTuple):
+    """How one layer type's `weight` is differentiated per client; a `bias` is the same for all of them."""
+
+    rows: Callable[[Call], Tensor]
+    norms: Callable[[Call], Tensor] | None = None  # squared, float64 [m]
+    total: Callable[[Call, Tensor], Tensor] | None = None  # the batched contraction with given output gradients
+    ghost: Callable[[Call], bool] = lambda call: False  # noqa: ARG005
+    known: Callable[..., bool] = lambda layer: True  # noqa: ARG005
+    flat: Callable[[Tensor], Tensor] = lambda rows: rows  # rows in the order of the parameter
+
+
+_LINEAR = Layer(_linear_rows, _linear_norms, _linear_total, _linear_ghost)
+_CONV = Layer(_conv_rows, None, None, lambda call: False, _conv_known)  # noqa: ARG005
+_CONV2D = Layer(_conv_rows, _conv_norms, _conv_total, _conv_ghost, _conv_known, _conv_flat)
+
+LAYERS: dict[type[nn.Module], Layer] = {
+    nn.Linear: _LINEAR,
+    nn.Conv1d: _CONV,
+    nn.Conv2d: _CONV2D,
+    nn.Conv3d: _CONV,
+    nn.Embedding: Layer(_embedding_rows, _embedding_norms, _embedding_total, _embedding_ghost, _embedding_known),
+    nn.GroupNorm: Layer(_group_norm_rows),
+    nn.LayerNorm: Layer(_layer_norm_rows),
+}

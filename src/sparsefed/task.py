@@ -1,0 +1,150 @@
+"""A model and its loss seen through one flat vector: the only file, with the engines under `client/`, that knows
+`nn.Module`.
+
+A `Task` never trains its template: engines and evaluation work on private copies, so a task can be shared.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from sparsefed.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where one parameter lives in the flat vector."""
+
+    name: str
+    shape: torch.Size
+    start: int
+
+    @property
+    def stop(self) -> int:
+        return self.start + math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is trained: a template module, its slots in the flat vector, and how raw examples become its inputs."""
+
+    template: nn.Module
+    slots: tuple[Slot, ...]
+    prepare: Callable[[Tensor], Tensor]  # raw examples -> float32 inputs (or integer tokens, left as they are)
+
+    @property
+    def d(self) -> int:
+        return self.slots[-1].stop
+
+    def initial(self) -> Tensor:
+        """The template's parameters as a vector [d]."""
+        parameters = dict(self.template.named_parameters())
+        return torch.cat([parameters[slot.name].detach().reshape(-1).float() for slot in self.slots])
+
+    def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Cross-entropy of each example [M]; where an example has several targets (tokens), their mean."""
+        if y.dim() == 1:
+            return F.cross_entropy(outputs.float(), y, reduction="none")
+        return F.cross_entropy(outputs.float().flatten(0, 1), y.flatten(), reduction="none").view(y.shape).mean(1)
+
+
+def make_task(module: nn.Module, prepare: Callable[[Tensor], Tensor] | None = None) -> Task:
+    """A task from any module whose examples do not see each other."""
+    for name, layer in module.named_modules():
+        if isinstance(layer, _BatchNorm):
+            raise ConfigError(
+                f"layer '{name}' is a {type(layer).__name__}: it mixes the examples of a batch, so one device's update "
+                "would depend on other devices' data; use GroupNorm or LayerNorm instead"
+            )
+    slots, start = [], 0
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad:
+            slots.append(Slot(name, parameter.shape, start))
+            start += parameter.numel()
+    if not slots:
+        raise ConfigError("the model has no trainable parameter: nothing to learn")
+    return Task(copy.deepcopy(module), tuple(slots), prepare or as_float)
+
+
+def as_float(x: Tensor) -> Tensor:
+    """Examples that need no preparation: bytes become [0, 1], floats float32, other integers (tokens) stay."""
+    if x.dtype == torch.uint8:
+        return x.float().div_(255)
+    return x.float() if x.is_floating_point() else x
+
+
+def image_normaliser(mean: tuple[float, ...], std: tuple[float, ...]) -> Callable[[Tensor], Tensor]:
+    """uint8 [M, H, W, C] -> float32 [M, C, H, W] in channels-last memory, each channel centred and scaled."""
+    scale = 1 / (255 * torch.tensor(std))
+    shift = -torch.tensor(mean) / torch.tensor(std)
+
+    def prepare(x: Tensor) -> Tensor:
+        return torch.addcmul(shift, x.float(), scale).permute(0, 3, 1, 2)
+
+    return prepare
+
+
+def working_copy(task: Task, dtype: torch.dtype) -> nn.Module:
+    """A private module to compute with: its own parameters, in `dtype`, convolutions in channels-last memory."""
+    module = copy.deepcopy(task.template).to(dtype)
+    return module.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+
+@torch.no_grad()
+def load_flat(task: Task, module: nn.Module, theta: Tensor) -> None:
+    """Write a flat vector into a working copy."""
+    parameters = dict(module.named_parameters())
+    for slot in task.slots:
+        parameters[slot.name].copy_(theta[slot.start : slot.stop].view(slot.shape))
+
+
+@contextmanager
+def seeded_layers(module: nn.Module, seed: int) -> Iterator[None]:
+    """Layers that draw (dropout) draw from `seed`, and the rest of the program never notices."""
+    if not any(isinstance(layer, nn.modules.dropout._DropoutNd) for layer in module.modules()):
+        yield
+        return
+    with torch.random.fork_rng(devices=[]):
+        torch.random.default_generator.manual_seed(seed)
+        yield
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How a model does on some examples."""
+
+    loss: float
+    predictions: Tensor  # int64, a label for each target
+
+    def accuracy(self, y: Tensor) -> float:
+        return float((self.predictions == y).double().mean()) if y.numel() else math.nan
+
+
+def evaluator(task: Task, dtype: torch.dtype, batch: int = 1000) -> Callable[[Tensor, Tensor, Tensor], Evaluation]:
+    """(theta, x, y) -> loss and predictions, a batch at a time; kept apart from training so that it can be thinned."""
+    module = working_copy(task, dtype).eval()
+
+    @torch.inference_mode()
+    def evaluate(theta: Tensor, x: Tensor, y: Tensor) -> Evaluation:
+        load_flat(task, module, theta)
+        total, predictions = 0.0, []
+        for low in range(0, len(x), batch):
+            inputs = task.prepare(x[low : low + batch])
+            outputs = module(inputs.to(dtype) if inputs.is_floating_point() else inputs).float()
+            total += float(task.losses(outputs, y[low : low + batch]).double().sum())
+            predictions.append(outputs.argmax(-1))
+        return Evaluation(total / max(len(x), 1), torch.cat(predictions) if predictions else y[:0])
+
+    return evaluate
