@@ -97,9 +97,12 @@ def image_normaliser(mean: tuple[float, ...], std: tuple[float, ...]) -> Callabl
 
 
 def working_copy(task: Task, dtype: torch.dtype) -> nn.Module:
-    """A private module to compute with: its own parameters, in `dtype`, convolutions in channels-last memory."""
+    """A private module to compute with: its own parameters, in `dtype`, 2-d convolutions in channels-last memory."""
     module = copy.deepcopy(task.template).to(dtype)
-    return module.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+    for layer in module.modules():
+        if isinstance(layer, nn.Conv2d):
+            layer.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return module
 
 
 @torch.no_grad()
@@ -148,3 +151,19 @@ def evaluator(task: Task, dtype: torch.dtype, batch: int = 1000) -> Callable[[Te
         return Evaluation(total / max(len(x), 1), torch.cat(predictions) if predictions else y[:0])
 
     return evaluate
+
+
+def differentiator(task: Task, dtype: torch.dtype) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """(theta, x, y) -> gradient of the mean loss [d]: what any device can compute for itself, attackers included."""
+    module = working_copy(task, dtype).eval()
+    named = dict(module.named_parameters())
+    parameters = [named[slot.name] for slot in task.slots]
+
+    def gradient(theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        load_flat(task, module, theta)
+        inputs = task.prepare(x)
+        outputs = module(inputs.to(dtype) if inputs.is_floating_point() else inputs)
+        parts = torch.autograd.grad(task.losses(outputs, y).mean(), parameters, materialize_grads=True)
+        return torch.cat([part.reshape(-1).float() for part in parts])
+
+    return gradient

@@ -36,6 +36,14 @@ class Arrays:
     users: IntArray | None = None  # [N], who wrote the training example, where the data set knows
 
 
+class Batch(NamedTuple):
+    """The examples of some devices, device after device."""
+
+    x: Tensor  # [M, ...] raw: uint8 images [M, H, W, C], or whatever the task prepares
+    y: Tensor  # int64 [M] (or [M, T] where an example has several targets)
+    sizes: IntArray  # [devices], how many of the M belong to each
+
+
 class Block(Protocol):
     """Some clients' updates, seen three ways. A rule asks for no more than it needs, so that an engine can answer
     norms and weighted sums without ever writing the rows."""

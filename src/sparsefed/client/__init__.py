@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sparsefed.client.base import MEMORY_BUDGET, Batch, Cohort, Engine, LocalStep
+from sparsefed.client.base import MEMORY_BUDGET, Cohort, Engine, LocalStep
 from sparsefed.client.fused import fused
 from sparsefed.client.loop import loop
 
 ENGINES: dict[str, Callable[..., Engine]] = {"fused": fused, "loop": loop}
 
-__all__ = ["ENGINES", "MEMORY_BUDGET", "Batch", "Cohort", "Engine", "LocalStep", "fused", "loop"]
+__all__ = ["ENGINES", "MEMORY_BUDGET", "Cohort", "Engine", "LocalStep", "fused", "loop"]

@@ -13,17 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsefed.types import Block, IntArray
+from sparsefed.types import Batch, Block, IntArray
 
 MEMORY_BUDGET = 2 * 2**30  # bytes that one block of clients may take
-
-
-class Batch(NamedTuple):
-    """The examples of some devices, device after device."""
-
-    x: Tensor  # [M, ...] raw
-    y: Tensor  # int64 [M]
-    sizes: IntArray  # [clients], how many of the M belong to each
 
 
 class LocalStep(NamedTuple):
@@ -34,18 +26,18 @@ class LocalStep(NamedTuple):
     seed: int = 0  # for layers that draw (dropout)
 
 
-class Engine(Protocol):
-    """Computes updates: a cohort's examples in, blocks out, each freed before the next is made."""
-
-    def __call__(self, theta: Tensor, cohort: Cohort, step: LocalStep) -> Iterator[Block]: ...
-
-
 class Cohort(NamedTuple):
     """Who takes part, without their data: an engine gathers it a block at a time."""
 
     ids: IntArray
     sizes: IntArray  # [len(ids)]
     gather: Callable[[IntArray], Batch]
+
+
+class Engine(Protocol):
+    """Computes updates: a cohort's examples in, blocks out, each freed before the next is made."""
+
+    def __call__(self, theta: Tensor, cohort: Cohort, step: LocalStep) -> Iterator[Block]: ...
 
 
 def split(cohort: Cohort, bytes_per_client: float, bytes_per_example: float, budget: int) -> list[IntArray]:

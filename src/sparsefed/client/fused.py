@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sparsefed.client.base import MEMORY_BUDGET, Batch, Cohort, Engine, LocalStep, example_clients, split
+from sparsefed.client.base import MEMORY_BUDGET, Cohort, Engine, LocalStep, example_clients, split
 from sparsefed.client.layers import LAYERS, Call, Group, Layer, bias_rows, per_client_sum
 from sparsefed.client.loop import client_rows, loop
 from sparsefed.task import Slot, Task, load_flat, seeded_layers, working_copy
-from sparsefed.types import Block, IntArray
+from sparsefed.types import Batch, Block, IntArray
 
 log = logging.getLogger(__name__)
 

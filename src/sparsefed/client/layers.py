@@ -9,7 +9,8 @@ with its own rows of the output gradients `g`. Two ways to have it:
   is ONE batched contraction with the rows of `g` scaled. Cheaper where a client has few positions and the layer many
   weights.
 
-Each known layer type has one entry in `LAYERS`; what is not listed is not guessed at: the engine falls back to the loop.
+Each known layer type has one entry in `LAYERS`; what is not listed is not guessed at: the engine falls back to the
+loop.
 """
 
 from __future__ import annotations

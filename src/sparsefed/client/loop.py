@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sparsefed.client.base import MEMORY_BUDGET, Batch, Cohort, Engine, LocalStep, split
+from sparsefed.client.base import MEMORY_BUDGET, Cohort, Engine, LocalStep, split
 from sparsefed.task import Task, load_flat, seeded_layers, working_copy
-from sparsefed.types import Block
+from sparsefed.types import Batch, Block
 from sparsefed.vectors.blocks import RowsBlock
 
 

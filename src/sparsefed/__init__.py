@@ -1,0 +1,1 @@
+"""SparseFed: a test bench and a deployable defense for poisoned federated learning."""

@@ -1,0 +1,54 @@
+"""A source that is a folder on a web server; what it sends is verified by the caller, so it need not be trusted."""
+
+from __future__ import annotations
+
+import http.client
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from sparsefed.data.record import DataFile, Say, Source, SourceError
+
+CHUNK = 1 << 16
+TELL_EVERY = 5.0  # seconds
+T = TypeVar("T")
+
+
+def mirror(base: str, suffix: str = ".gz", timeout: float = 30.0) -> Source:
+    """The files at `base/name + suffix`; the timeout, in seconds, is for each wait on the network."""
+
+    def bring(files: Sequence[DataFile], scratch: Path, say: Say) -> Iterator[tuple[DataFile, Path]]:
+        for file in files:
+            path = scratch / (file.name + suffix)
+            say(f"  downloading {path.name}")
+            _download(f"{base.rstrip('/')}/{path.name}", path, file, timeout, say)
+            yield file, path
+
+    return Source(title=base, bring=bring)
+
+
+def _download(url: str, path: Path, file: DataFile, timeout: float, say: Say) -> None:
+    """Write what the server sends; raise SourceError unless it keeps its own promise of how much that is."""
+    request = urllib.request.Request(url, headers={"User-Agent": "sparsefed"})
+    with _network(path.name, lambda: urllib.request.urlopen(request, timeout=timeout)) as reply, path.open("wb") as out:
+        promised = int(reply.headers.get("Content-Length") or -1)
+        told = time.monotonic()
+        while chunk := _network(path.name, lambda: reply.read(CHUNK)):
+            out.write(chunk)
+            if out.tell() > file.size + CHUNK:  # gzip never adds so much: this is some other file
+                raise SourceError(f"{path.name} is longer than it can be")
+            if time.monotonic() - told > TELL_EVERY:
+                told = time.monotonic()
+                say(f"    {out.tell() / 1e6:.1f} MB" + (f" of {promised / 1e6:.1f} MB" if promised > 0 else ""))
+        if promised >= 0 and out.tell() != promised:
+            raise SourceError(f"{path.name} broke off after {out.tell()} of {promised} bytes")
+
+
+def _network(what: str, act: Callable[[], T]) -> T:
+    """Do something on the network; its errors are the mirror's fault, while errors of writing are not."""
+    try:
+        return act()
+    except (OSError, http.client.HTTPException) as error:
+        raise SourceError(f"{what}: {getattr(error, 'reason', None) or error or type(error).__name__}") from error

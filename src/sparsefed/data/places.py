@@ -1,0 +1,62 @@
+"""Where files are looked for: `$SPARSEFED_DATA`, then the user's cache, then Debian's /usr/share/datasets.
+
+Each root may hold a data set's files in a sub-folder of one of its usual names or directly, plain or gzipped. The first
+file with the right name wins, whatever it holds: a damaged file is an error, never a reason to look elsewhere quietly.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import platformdirs
+
+from sparsefed.data.record import DataFile, DataSet
+
+VARIABLE = "SPARSEFED_DATA"
+DEBIAN = Path("/usr/share/datasets")
+
+
+def cache() -> Path:
+    """The user's cache, the only place that `fetch` writes to."""
+    return Path(platformdirs.user_cache_dir("sparsefed"))
+
+
+def roots() -> tuple[Path, ...]:
+    """The roots, in the order in which they are searched."""
+    given = os.environ.get(VARIABLE)
+    first = (Path(given).expanduser().absolute(),) if given else ()
+    return tuple(dict.fromkeys((*first, cache(), DEBIAN)))
+
+
+def home(dataset: DataSet) -> Path:
+    """The folder that `fetch` fills."""
+    return cache() / (dataset.folders[0] if dataset.folders else dataset.name)
+
+
+def candidates(dataset: DataSet, file: DataFile, roots: Sequence[Path]) -> Iterator[Path]:
+    """Every path at which a file may be, best first."""
+    # Sub-folders before the root itself: MNIST and Fashion-MNIST have the same file names.
+    for root in roots:
+        for folder in (*dataset.folders, dataset.name, "."):
+            for suffix in ("", ".gz"):
+                yield root / folder / (file.name + suffix)
+
+
+def find(dataset: DataSet, file: DataFile, roots: Sequence[Path]) -> Path | None:
+    """The first candidate that exists."""
+    return next((path for path in candidates(dataset, file, roots) if _exists(path)), None)
+
+
+def hides_home(dataset: DataSet, file: DataFile, path: Path) -> bool:
+    """Whether a file at this path would be taken before a freshly fetched one."""
+    order = list(candidates(dataset, file, roots()))
+    return order.index(path) < order.index(home(dataset) / file.name)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a folder that we may not enter holds nothing for us
+        return False

@@ -1,0 +1,57 @@
+"""One line for people with arrays: a named rule on an [n, d] array of updates, one round, from a zero state."""
+
+from __future__ import annotations
+
+from typing import Any, overload
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from sparsefed.defenses.named import build
+from sparsefed.errors import ConfigError
+from sparsefed.types import Context
+from sparsefed.vectors.blocks import as_blocks
+
+BLOCK_BYTES = 1 << 26  # a block's float32 rows: enough to be fast, little beside the array itself
+
+
+@overload
+def aggregate(name: str, updates: Tensor, **params: Any) -> Tensor: ...
+@overload
+def aggregate(name: str, updates: npt.NDArray[Any], **params: Any) -> npt.NDArray[np.float32]: ...
+def aggregate(name: str, updates: npt.NDArray[Any] | Tensor, **params: Any) -> npt.NDArray[np.float32] | Tensor:
+    """One vector [d] from the updates [n, d] of n clients; array in, array out, tensor in, tensor out, float32.
+
+    `params` are the rule's own (`sparsefed list` shows them). The learning rate is 1 and nothing is remembered from
+    earlier rounds, so the result is the aggregated update itself. Rows that hold NaN or infinity are left out.
+
+    >>> aggregate("sparsefed", np.array([[3.0, 0.0, 1.0], [3.0, 0.0, 0.0]]), k=1, clip_norm=10.0)
+    array([3., 0., 0.], dtype=float32)
+    """
+    defense = build(name, **params)
+    _check_updates(updates)
+    n, d = updates.shape
+    block_size = max(1, min(n, BLOCK_BYTES // (4 * d)))
+    step = defense.step(defense.init(d), as_blocks(updates, block_size), Context(round=0, lr=1.0))
+    return step.delta if isinstance(updates, Tensor) else step.delta.numpy()
+
+
+def _check_updates(updates: object) -> None:
+    if not isinstance(updates, (np.ndarray, Tensor)):
+        kind = type(updates).__name__
+        raise ConfigError(f"updates is a {kind}, but must be a NumPy array or a torch tensor of shape [n, d]")
+    shape = list(updates.shape)
+    if len(shape) != 2:
+        raise ConfigError(f"updates has shape {shape}, but must be [n, d]: a row of d numbers for each of n clients")
+    if 0 in shape:
+        raise ConfigError(f"updates has shape {shape}: there must be at least one client and one coordinate")
+    if isinstance(updates, Tensor):
+        real = not updates.dtype.is_complex and updates.dtype is not torch.bool
+    else:
+        real = updates.dtype.kind in "fiu"
+    if not real:
+        raise ConfigError(
+            f"updates holds {updates.dtype}, but must hold real numbers (float32, or what converts to it)"
+        )

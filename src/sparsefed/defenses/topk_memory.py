@@ -1,0 +1,55 @@
+"""Global top-k with error memory and momentum: the server side of SparseFed (Algorithm 1, and its appendix box).
+
+    R      <-  rho R + u                     momentum
+    W      <-  W + R   (or W + u)            error feedback
+    Delta   =  top_k(W)                      ties by lowest index
+    W      <-  W - Delta
+    R      <-  R with 0 at Delta's k coordinates   (or R - Delta)
+
+The paper's two boxes disagree on the feedback: the main one adds the update (and then R never reaches the model), the
+appendix adds the momentum. They also print `R - Delta`, where the authors' code sets R to 0. Both are data here; the
+default is what the authors ran.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from sparsefed.defenses.base import Flow, Transform, require, require_rho
+from sparsefed.errors import ConfigError, unknown
+from sparsefed.types import Context, State
+from sparsefed.vectors.memory import accumulate_topk
+from sparsefed.vectors.topk import check_k, warm_up
+
+Feedback = Literal["momentum", "update"]
+Masking = Literal["zero", "subtract"]
+
+
+def topk_memory(k: int, rho: float, feedback: Feedback = "momentum", masking: Masking = "zero") -> Transform:
+    """The k largest coordinates of all that was received and not yet applied; the rest waits in the memory W."""
+    require(k >= 1, f"k is {k}, but SparseFed must update at least one coordinate a round: choose k >= 1")
+    require_rho(rho)
+    if feedback not in get_args(Feedback):
+        raise ConfigError(unknown("feedback", feedback, get_args(Feedback)))
+    if masking not in get_args(Masking):
+        raise ConfigError(unknown("masking", masking, get_args(Masking)))
+
+    def init(d: int) -> State:
+        check_k(k, d)
+        warm_up()  # kernels are compiled here, never inside a round
+        return {"momentum": torch.zeros(d), "memory": torch.zeros(d)}
+
+    def step(state: State, vector: Tensor, context: Context) -> Flow:  # noqa: ARG001
+        old = {name: tensor.to(vector.device) for name, tensor in state.items()}
+        sums = accumulate_topk(vector, old["momentum"], old["memory"], k, rho, feedback == "momentum")
+        chosen = sums.memory[sums.indices]
+        delta = torch.zeros_like(vector).index_copy_(0, sums.indices, chosen)
+        # The sums are fresh tensors of this call: writing to them writes to nobody's state.
+        sums.memory[sums.indices] = 0
+        sums.momentum[sums.indices] = 0 if masking == "zero" else sums.momentum[sums.indices] - chosen
+        return Flow({"momentum": sums.momentum, "memory": sums.memory}, delta)
+
+    return Transform(init, step)

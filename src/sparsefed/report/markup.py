@@ -1,0 +1,42 @@
+"""HTML that cannot be written unescaped: text is escaped unless it is already `Html`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+
+class Html(str):
+    """A piece of finished HTML."""
+
+    __slots__ = ()
+
+
+def element(tag: str, *children: str, **attributes: str) -> Html:
+    """An element; a trailing underscore in an attribute's name is dropped and the others become hyphens.
+
+    >>> element("td", "a < b", class_="number")
+    '<td class="number">a &lt; b</td>'
+    """
+    written = "".join(f' {name.rstrip("_").replace("_", "-")}="{escape(value)}"' for name, value in attributes.items())
+    return Html(f"<{tag}{written}>{joined(children)}</{tag}>")
+
+
+def joined(children: Iterable[str], between: str = "") -> Html:
+    """The children one after the other, each escaped unless it is Html."""
+    return Html(between.join(child if isinstance(child, Html) else escape(child) for child in children))
+
+
+def table(caption: str, head: Sequence[str], body: Iterable[Sequence[str]], class_: str = "") -> Html:
+    """A real table: a caption, column heads, and the first cell of each row as its head."""
+    heads = element("thead", element("tr", *(element("th", cell, scope="col") for cell in head)))
+    rows = (
+        element("tr", element("th", row[0], scope="row"), *(element("td", cell) for cell in row[1:])) for row in body
+    )
+    whole = element("table", element("caption", caption), heads, element("tbody", *rows), class_=class_)
+    return element("div", whole, class_="scroll", role="region", tabindex="0", aria_label=caption)
+
+
+def folded(title: str, *children: str) -> Html:
+    """A part that opens on a click, and by itself on paper."""
+    return element("details", element("summary", title), *children, class_="fold")

@@ -1,0 +1,89 @@
+"""Numbers on their way to a reader: what is not finite becomes None, long curves become short ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import median
+from typing import Any
+
+Curve = Sequence[tuple[int, float]]  # (round, value), rounds ascending
+
+
+def finite(value: Any) -> float | None:
+    """The value as a float if it is a finite number, else None (JSON knows no NaN).
+
+    >>> finite(2), finite(float("nan")), finite(None)
+    (2.0, None, None)
+    """
+    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
+
+
+def curve(rows: Iterable[Mapping[str, Any]], key: str) -> Curve:
+    """The rounds in which `key` was measured and is finite."""
+    points = ((int(row["round"]), finite(row.get(key))) for row in rows)
+    return [(round, value) for round, value in points if value is not None]
+
+
+def binned(points: Curve, most: int) -> Curve:
+    """At most `most` points: medians of runs of neighbours of equal length, for curves that jitter."""
+    width = math.ceil(len(points) / most)
+    return list(points) if width <= 1 else [_middle(points[i : i + width]) for i in range(0, len(points), width)]
+
+
+def picked(points: Curve, most: int) -> Curve:
+    """At most `most` of the points themselves, evenly spaced and the last one always among them.
+
+    >>> picked([(1, 0.1), (2, 0.2), (3, 0.3), (4, 0.4), (5, 0.5)], most=3)
+    [(1, 0.1), (3, 0.3), (5, 0.5)]
+    """
+    stride = math.ceil(len(points) / most) if points else 1
+    return list(points[(len(points) - 1) % stride :: stride])
+
+
+def significant(value: float, digits: int = 4) -> float:
+    """The value rounded to some significant digits, so that a page carries no more than it shows."""
+    return float(f"{value:.{digits}g}")
+
+
+def shown(value: float | None, write: Callable[[float], str]) -> str:
+    """The written value, or a dash where there is none."""
+    return "–" if value is None else write(value)
+
+
+def percent(value: float | None) -> str:
+    """A share as a person reads it.
+
+    >>> percent(0.8125), percent(None)
+    ('81.2%', '–')
+    """
+    return shown(value, lambda share: f"{100 * share:.1f}%")
+
+
+def times(value: float | None) -> str:
+    """A ratio as a person reads it.
+
+    >>> times(12.34), times(0.5)
+    ('12.3×', '0.50×')
+    """
+    return shown(value, lambda ratio: f"{ratio:,.1f}×" if ratio >= 10 else f"{ratio:.2f}×")
+
+
+def duration(seconds: float | None) -> str:
+    """A time as a person reads it.
+
+    >>> duration(7.25), duration(72), duration(7260)
+    ('7.2 s', '1 min 12 s', '2 h 1 min')
+    """
+    return shown(seconds, _duration)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _middle(points: Curve) -> tuple[int, float]:
+    return points[len(points) // 2][0], median(value for _, value in points)

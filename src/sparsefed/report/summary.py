@@ -1,0 +1,141 @@
+"""What the runs came to, in numbers and in sentences: records in, values out; draws nothing.
+
+The rules, said again under the table of the report:
+- *final* is the last evaluated round;
+- the *last tenth* is the last ceil(n / 10) of the n rounds in which the attack was evaluated;
+- the *norm ratio* is the median, over the rounds with attackers, of what they sent over what honest devices computed;
+- a run *did not converge* (DNC) if its test loss is not finite in its last evaluated round.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+from typing import Any
+
+from sparsefed.report.numbers import Curve, curve, finite, percent
+from sparsefed.types import RunRecord
+
+EVALUATED = ("test_accuracy", "test_loss", "attack_accuracy")
+
+
+@dataclass(frozen=True)
+class SummaryRow:
+    """One run in one line; accuracies are fractions, None where nothing was measured."""
+
+    name: str  # unique among the runs of one summary
+    status: str  # 'finished', 'running' or 'interrupted'
+    rounds: int
+    planned: int | None
+    converged: bool
+    test_accuracy: float | None
+    attack_accuracy: float | None
+    attack_mean: float | None  # over the last tenth of the evaluations
+    attack_max: float | None
+    norm_ratio: float | None
+    dropped: int
+    seconds: float | None
+
+    @property
+    def finished(self) -> bool:
+        return self.status == "finished"
+
+
+def labels(runs: Sequence[RunRecord]) -> list[str]:
+    """A name for each run that no other has: a repeated name gets a number behind it."""
+    taken: list[str] = []
+    for run in runs:
+        tries = (run.name if i == 1 else f"{run.name} ({i})" for i in range(1, len(runs) + 1))
+        taken.append(next(label for label in tries if label not in taken))
+    return taken
+
+
+def summary(runs: Sequence[RunRecord]) -> list[SummaryRow]:
+    """A row for each run, in the order given."""
+    return [_row(label, run) for label, run in zip(labels(runs), runs, strict=True)]
+
+
+def verdict(rows: Sequence[SummaryRow]) -> list[str]:
+    """The summary in a few sentences, the most important first."""
+    converged = [row for row in rows if row.converged]
+    sentences = (_attack_sentence(converged), _accuracy_sentence(converged), _dnc_sentence(rows), _open_sentence(rows))
+    return [sentence for sentence in sentences if sentence]
+
+
+def last_tenth(points: Curve) -> list[float]:
+    """The values of the last ceil(n / 10) points."""
+    return [value for _, value in points[len(points) - math.ceil(len(points) / 10) :]]
+
+
+def _row(label: str, run: RunRecord) -> SummaryRow:
+    test, attack, seconds = (curve(run.rows, key) for key in ("test_accuracy", "attack_accuracy", "seconds"))
+    tail = last_tenth(attack)
+    return SummaryRow(
+        name=label,
+        status=str(run.manifest.get("status", "unknown")),
+        rounds=max((int(row["round"]) for row in run.rows), default=0),
+        planned=run.manifest.get("rounds"),
+        converged=_converged(run.rows),
+        test_accuracy=test[-1][1] if test else None,
+        attack_accuracy=attack[-1][1] if attack else None,
+        attack_mean=fmean(tail) if tail else None,
+        attack_max=max(tail) if tail else None,
+        norm_ratio=_norm_ratio(run.rows),
+        dropped=sum(int(value) for _, value in curve(run.rows, "dropped")),
+        seconds=math.fsum(value for _, value in seconds) if seconds else None,
+    )
+
+
+def _converged(rows: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether the last evaluated loss is finite; a loss that was measured but is None was NaN before it met JSON."""
+    evaluated = [row for row in rows if any(row.get(key) is not None for key in EVALUATED)]
+    return not evaluated or "test_loss" not in evaluated[-1] or finite(evaluated[-1]["test_loss"]) is not None
+
+
+def _norm_ratio(rows: Iterable[Mapping[str, Any]]) -> float | None:
+    pairs = ((finite(row.get("attacker_norm")), finite(row.get("honest_norm"))) for row in rows)
+    ratios = [sent / honest for sent, honest in pairs if sent is not None and honest]
+    return median(ratios) if ratios else None
+
+
+def _attack_sentence(rows: Sequence[SummaryRow]) -> str:
+    known = sorted((row.attack_mean, row.name) for row in rows if row.attack_mean is not None)
+    if not known:
+        return ""
+    (low, least), (high, most) = known[0], known[-1]
+    rule = "(mean over the last tenth of the evaluations)"
+    if len(known) == 1:
+        return f"The attackers get the answer they want on {percent(low)} of their targets {rule}."
+    if percent(low) == percent(high):
+        return f"The attackers get the answer they want on {percent(low)} of their targets in every run {rule}."
+    return (
+        f"The attack succeeds most against {most}, on {percent(high)} of its targets, "
+        f"and least against {least}, on {percent(low)} {rule}."
+    )
+
+
+def _accuracy_sentence(rows: Sequence[SummaryRow]) -> str:
+    known = sorted((row.test_accuracy, row.name) for row in rows if row.test_accuracy is not None)
+    if not known:
+        return ""
+    (low, worst), (high, best) = known[0], known[-1]
+    if percent(low) == percent(high):
+        return f"Test accuracy ends at {percent(low)}{' in every run' if len(known) > 1 else ''}."
+    return f"Test accuracy ends between {percent(low)} ({worst}) and {percent(high)} ({best})."
+
+
+def _dnc_sentence(rows: Sequence[SummaryRow]) -> str:
+    lost = [row.name for row in rows if not row.converged]
+    return f"Did not converge: {', '.join(lost)}." if lost else ""
+
+
+def _open_sentence(rows: Sequence[SummaryRow]) -> str:
+    still = [f"{row.name} ({progress(row)}, {row.status})" for row in rows if not row.finished]
+    return f"Not finished, so the numbers are preliminary: {', '.join(still)}." if still else ""
+
+
+def progress(row: SummaryRow) -> str:
+    """How far the run has come."""
+    return f"{row.rounds} rounds" if row.planned is None else f"{row.rounds} of {row.planned} rounds"

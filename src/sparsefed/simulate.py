@@ -1,0 +1,153 @@
+"""One round, and the loop: cohort -> updates -> one direction -> new model.
+
+Knows no TOML, no command line, no paper. All state goes in and comes out as a value: a checkpoint is a copy of a
+`ServerState`, and going on from one is the same run.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sparsefed.attacks import Attack, Knowledge
+from sparsefed.client import Cohort, Engine, LocalStep
+from sparsefed.federation import Federation
+from sparsefed.rng import integer_seed
+from sparsefed.schedule import Schedule
+from sparsefed.types import Block, Context, Defense, IntArray, State
+from sparsefed.vectors.blocks import RowsBlock
+
+Metrics = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """Everything that changes from round to round."""
+
+    round: int  # rounds done
+    theta: Tensor  # float32 [d]
+    defense: State
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """Everything that does not."""
+
+    federation: Federation
+    engine: Engine
+    defense: Defense
+    schedule: Schedule
+    device_lr: bool  # FedAvg mode: the update a device sends holds the learning rate already
+    weight_decay: float
+    seed: int
+    attack: Attack | None = None
+    gradient: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None  # what attackers differentiate with
+
+
+@dataclass(frozen=True)
+class RoundReport:
+    """What one round did. `metrics` is what a run writes down; `seconds` is the only part that is not reproducible."""
+
+    state: ServerState
+    metrics: Metrics
+    seconds: float
+
+
+def start(protocol: Protocol, theta: Tensor) -> ServerState:
+    """The state before round 1."""
+    return ServerState(0, theta, protocol.defense.init(len(theta)))
+
+
+def run_round(protocol: Protocol, state: ServerState) -> RoundReport:
+    """One round: gather the cohort's updates, honest and not, let the defense combine them, subtract."""
+    began = time.perf_counter()
+    round, federation = state.round + 1, protocol.federation
+    context = Context(round, protocol.schedule(round))
+    ids = federation.cohort(round)
+    hostile = federation.attackers(ids, round) if protocol.attack else np.zeros(len(ids), bool)
+    watch = _Watch()
+    step = protocol.defense.step(
+        state.defense, _blocks(protocol, state.theta, ids[~hostile], int(hostile.sum()), context, watch), context
+    )
+    after = ServerState(round, state.theta - step.delta, step.state)
+    budget = protocol.defense.budget(context)
+    metrics = {
+        "round": round,
+        "lr": context.lr,
+        "cohort": len(ids),
+        "attackers": int(hostile.sum()),
+        "honest_norm": watch.honest,
+        "attacker_norm": watch.hostile,
+        "budget": budget if math.isfinite(budget) else None,
+        "update_norm": float(torch.linalg.vector_norm(step.delta, dtype=torch.float64)),
+        **{name: step.stats[name] for name in ("dropped", "clipped", "applied") if name in step.stats},
+    }
+    return RoundReport(after, metrics, time.perf_counter() - began)
+
+
+def simulate(
+    protocol: Protocol,
+    state: ServerState,
+    rounds: int,
+    evaluate: Callable[[Tensor], Metrics] | None = None,
+    every: int = 1,
+) -> Iterator[RoundReport]:
+    """Rounds `state.round + 1` to `rounds`, a report each; every so often, and after the last, with an evaluation."""
+    while state.round < rounds:
+        report = run_round(protocol, state)
+        state = report.state
+        if evaluate is not None and (state.round % every == 0 or state.round == rounds):
+            report = RoundReport(state, {**report.metrics, **evaluate(state.theta)}, report.seconds)
+        yield report
+
+
+# --- the updates of a round ------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Watch:
+    """The norms that went by, as sent."""
+
+    honest: float | None = None  # median
+    hostile: float | None = None
+
+
+class _Watched:
+    """A block whose norms are computed once, for the defense and for the report."""
+
+    def __init__(self, block: Block) -> None:
+        self._block, self._norms = block, block.norms()
+        self.size = block.size
+        self.weighted_sum, self.rows = block.weighted_sum, block.rows
+
+    def norms(self) -> Tensor:
+        return self._norms
+
+
+def _blocks(
+    protocol: Protocol, theta: Tensor, honest: IntArray, hostile: int, context: Context, watch: _Watch
+) -> Iterator[Block]:
+    federation = protocol.federation
+    scale = context.lr if protocol.device_lr else 1.0
+    step = LocalStep(scale, protocol.weight_decay, integer_seed(protocol.seed, "layers", context.round))
+    norms = []
+    if len(honest):
+        for block in protocol.engine(theta, Cohort(honest, federation.sizes(honest), federation.gather), step):
+            watched = _Watched(block)
+            norms.append(watched.norms())
+            yield watched
+            del block, watched  # its memory must be free while the next one is computed
+        watch.honest = float(torch.cat(norms).median())
+    if hostile and protocol.attack is not None and protocol.gradient is not None:
+        budget = protocol.defense.budget(context)
+        update = protocol.attack(Knowledge(context.round, theta, budget, protocol.gradient, protocol.seed))
+        sent = _Watched(RowsBlock(update.expand(hostile, -1)))
+        watch.hostile = float(sent.norms()[0])
+        yield sent

@@ -1,0 +1,189 @@
+"""The CPU kernels: numba, each over one chunk [start, stop) of a flat float32 vector.
+
+Top-k works on bit patterns: with the sign bit cleared, the bits of a float32, read as an integer, are in the order of
+|x| (and NaN above infinity). Two passes of a histogram select find the k-th largest exactly: first the high 16 bits of
+every coordinate, then the low 16 bits of those that share the boundary's high bits.
+
+Nothing is compiled at import; `cache=True` keeps what is compiled for the next process. Kernels release the GIL and
+`over_chunks` gives each a thread. Not numba's own thread pool: that one aborts the process after a fork or (in its
+fallback without OpenMP) when two threads call it at once. Counts are integers and the rest is coordinate by coordinate,
+so no result depends on the number of chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import Any, TypeVar, cast
+
+import numba
+import numpy as np
+import numpy.typing as npt
+import torch
+
+Float32 = npt.NDArray[np.float32]
+Bits = npt.NDArray[np.uint32]
+Counts = npt.NDArray[np.int64]
+Index = npt.NDArray[np.int64]
+Span = tuple[int, int]
+F = TypeVar("F", bound=Callable[..., None])
+
+HIGH_BINS = 1 << 15  # the high 16 bits without the sign
+LOW_BINS = 1 << 16
+MAGNITUDE = np.uint32(0x7FFFFFFF)
+GLANCE = 128  # coordinates that the collection looks at in one go
+TILE = 2048  # coordinates that stay in the first-level cache between the arithmetic and the counting
+MIN_CHUNK = 1 << 16  # below this, starting a thread costs more than the work
+
+
+def compiled(function: F) -> F:
+    """Machine code on the first call, kept on disk where a folder is writable."""
+    options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+    try:
+        return cast(F, numba.njit(cache=True, **options)(function))
+    except RuntimeError:  # numba found no writable cache folder: compile anew in each process
+        return cast(F, numba.njit(**options)(function))
+
+
+def spans(d: int) -> list[Span]:
+    """[0, d) in equal chunks, one a thread that torch may use."""
+    chunks = max(1, min(torch.get_num_threads(), d // MIN_CHUNK))
+    edges = [d * c // chunks for c in range(chunks + 1)]
+    return list(pairwise(edges))
+
+
+def over_chunks(work: Callable[[int, int, int], None], chunks: list[Span]) -> None:
+    """Run `work(chunk number, start, stop)` for every chunk, in parallel where there are several."""
+    if len(chunks) == 1:
+        work(0, *chunks[0])
+        return
+    with ThreadPoolExecutor(len(chunks) - 1) as pool:
+        others = [pool.submit(work, c, *chunks[c]) for c in range(1, len(chunks))]
+        work(0, *chunks[0])
+        for other in others:
+            other.result()
+
+
+@compiled
+def count_high(bits: Bits, start: int, stop: int, counts: Counts) -> None:
+    """First pass: how many coordinates have each value of the high 16 bits of |x|."""
+    for b in bits[start:stop]:
+        counts[(b & MAGNITUDE) >> 16] += 1
+
+
+@compiled
+def accumulate_count(
+    update: Float32,
+    momentum: Float32,
+    memory: Float32,
+    rho: np.float32,
+    through_momentum: bool,
+    new_momentum: Float32,
+    new_memory: Float32,
+    new_bits: Bits,
+    start: int,
+    stop: int,
+    counts: Counts,
+) -> None:
+    """R = rho R + u; W = W + R (or + u); and the first pass over |W|, while the tile is in the cache.
+
+    `new_bits` is the same memory as `new_memory`, seen as integers.
+    """
+    for tile in range(start, stop, TILE):
+        end = min(tile + TILE, stop)
+        u, r, w = update[tile:end], momentum[tile:end], memory[tile:end]
+        r_out, w_out = new_momentum[tile:end], new_memory[tile:end]
+        for i in range(u.shape[0]):
+            r_out[i] = rho * r[i] + u[i]
+        if through_momentum:
+            for i in range(u.shape[0]):
+                w_out[i] = w[i] + r_out[i]
+        else:
+            for i in range(u.shape[0]):
+                w_out[i] = w[i] + u[i]
+        for b in new_bits[tile:end]:
+            counts[(b & MAGNITUDE) >> 16] += 1
+
+
+@compiled
+def collect(bits: Bits, start: int, stop: int, least: np.uint32, out: Index) -> None:
+    """The coordinates whose |x| has bits of at least `least`, ascending."""
+    at = 0
+    for tile in range(start, stop, GLANCE):
+        part = bits[tile : min(tile + GLANCE, stop)]
+        hits = np.int32(0)
+        for j in range(part.shape[0]):  # one vector comparison for many coordinates: few tiles hold a candidate
+            hits += np.int32((part[j] & MAGNITUDE) >= least)
+        if hits > 0:
+            for j in range(part.shape[0]):
+                if part[j] & MAGNITUDE >= least:
+                    out[at] = tile + j
+                    at += 1
+
+
+@compiled
+def settle(bits: Bits, candidates: Index, high: int, needed: int, counts: Counts, chosen: Index) -> None:
+    """Second pass: of the candidates on the boundary `high` take the `needed` largest, ties by lowest index."""
+    for i in candidates:
+        b = bits[i] & MAGNITUDE
+        if b >> 16 == high:
+            counts[b & 0xFFFF] += 1
+    low = LOW_BINS - 1
+    while counts[low] < needed:
+        needed -= counts[low]
+        low -= 1
+    threshold = (high << 16) | low
+    at = 0
+    for i in candidates:
+        b = bits[i] & MAGNITUDE
+        if b > threshold:
+            chosen[at] = i
+            at += 1
+        elif b == threshold and needed > 0:
+            chosen[at] = i
+            at += 1
+            needed -= 1
+
+
+def select(bits: Bits, k: int, chunks: list[Span], counts: Counts) -> Index:
+    """The k largest |x|, ascending indices, from the first pass's counts [chunks, HIGH_BINS]; 1 <= k <= d."""
+    from_top = np.cumsum(counts.sum(axis=0)[::-1])
+    place = int(np.searchsorted(from_top, k))
+    high = HIGH_BINS - 1 - place
+    needed = k - (int(from_top[place - 1]) if place else 0)
+    offsets = np.concatenate([[0], np.cumsum(counts[:, high:].sum(axis=1))])
+    candidates = np.empty(int(offsets[-1]), np.int64)
+    least = np.uint32(high << 16)
+    over_chunks(lambda c, a, b: collect(bits, a, b, least, candidates[offsets[c] : offsets[c + 1]]), chunks)
+    if len(candidates) == k:
+        return candidates
+    chosen = np.empty(k, np.int64)
+    settle(bits, candidates, high, needed, np.zeros(LOW_BINS, np.int64), chosen)
+    return chosen
+
+
+def topk(x: Float32, k: int) -> Index:
+    """Both passes over a contiguous vector."""
+    bits, chunks = x.view(np.uint32), spans(len(x))
+    counts = np.zeros((len(chunks), HIGH_BINS), np.int64)
+    over_chunks(lambda c, a, b: count_high(bits, a, b, counts[c]), chunks)
+    return select(bits, k, chunks, counts)
+
+
+def accumulate_topk(
+    update: Float32, momentum: Float32, memory: Float32, k: int, rho: float, through_momentum: bool
+) -> tuple[Float32, Float32, Index]:
+    """New momentum, new memory (nothing masked yet) and the memory's top k, in one sweep and one collection."""
+    chunks = spans(len(update))
+    counts = np.zeros((len(chunks), HIGH_BINS), np.int64)
+    new_momentum, new_memory = np.empty_like(update), np.empty_like(update)
+    bits, factor = new_memory.view(np.uint32), np.float32(rho)
+
+    def sweep(c: int, a: int, b: int) -> None:
+        accumulate_count(
+            update, momentum, memory, factor, through_momentum, new_momentum, new_memory, bits, a, b, counts[c]
+        )
+
+    over_chunks(sweep, chunks)
+    return new_momentum, new_memory, select(bits, k, chunks, counts)

@@ -1,0 +1,1 @@
+"""The tests: a package, so that reference twins and golden trajectories can be imported and run as modules."""

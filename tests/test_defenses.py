@@ -1,0 +1,444 @@
+"""Every named rule against its naive twin and against the laws that hold for all of them."""
+
+from __future__ import annotations
+
+import json
+import math
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from sparsefed.defenses import DEFENSES, MODES, PRESETS, aggregate, build, chain, pipeline
+from sparsefed.defenses.clip import clip_l2, no_clip
+from sparsefed.defenses.combine import mean, stacked
+from sparsefed.defenses.topk_memory import topk_memory
+from sparsefed.defenses.transforms import momentum
+from sparsefed.errors import ConfigError
+from sparsefed.parameters import parameters
+from sparsefed.rng import rng
+from sparsefed.types import Block, Context, Defense, State, Step
+from sparsefed.vectors import RowsBlock, as_blocks
+from tests import golden_presets, reference
+
+D, N = 11, 8
+REQUIRED: dict[str, Any] = {"k": 3}  # a value for each parameter that some rule cannot do without
+RULES = sorted(DEFENSES)
+CLOSE: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-6}  # float32 sums in another order
+
+
+def rule(name: str, **params: Any) -> Defense:
+    needed = [p.name for p in parameters(DEFENSES[name].builder) if p.required]
+    return build(name, **{p: REQUIRED[p] for p in needed} | params)
+
+
+def updates(seed: int, round: int = 0, n: int = N) -> Tensor:
+    """Norms from well below to well above the clip."""
+    generator = rng(seed, "updates", round)
+    return torch.from_numpy((generator.normal(size=(n, D)) * generator.uniform(0.1, 5, size=(n, 1))).astype(np.float32))
+
+
+def rounds(defense: Defense, cohorts: list[Tensor], block_size: int = N) -> list[Step]:
+    state, steps = defense.init(D), []
+    for t, cohort in enumerate(cohorts):
+        steps.append(defense.step(state, as_blocks(cohort, block_size), Context(t, lr=0.5 / (t + 1))))
+        state = steps[-1].state
+    return steps
+
+
+def assert_same(ours: list[Step], theirs: list[Step]) -> None:
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a.delta, b.delta, **CLOSE)
+        assert a.state.keys() == b.state.keys()
+        for name in a.state:
+            torch.testing.assert_close(a.state[name], b.state[name], **CLOSE)
+
+
+# Laws, for every rule in the dict.
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", RULES)
+@settings(deadline=None, max_examples=15)
+@given(seed=st.integers(0, 10**6))
+def test_neither_order_nor_blocks_matter(name: str, mode: str, seed: int) -> None:
+    defense = rule(name, mode=mode)
+    cohorts = [updates(seed, t) for t in range(3)]
+    whole = rounds(defense, cohorts)
+    order = torch.from_numpy(rng(seed, "order").permutation(N))
+    assert_same(rounds(defense, [cohort[order] for cohort in cohorts]), whole)
+    for block_size in (1, 3):
+        assert_same(rounds(defense, cohorts, block_size), whole)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_inputs_and_states_stay_as_they_were(name: str) -> None:
+    defense, cohort = rule(name), updates(1)
+    first, copy = defense.init(D), cohort.clone()
+    second = defense.step(first, as_blocks(cohort, 3), Context(0, 0.5)).state
+    kept = {key: value.clone() for key, value in second.items()}
+    again = [defense.step(second, as_blocks(cohort, 3), Context(1, 0.5)) for _ in range(2)]
+    assert torch.equal(cohort, copy)
+    assert all(not bool(value.any()) for value in first.values())
+    assert all(torch.equal(second[key], kept[key]) for key in kept)
+    assert torch.equal(again[0].delta, again[1].delta)
+
+
+@pytest.mark.parametrize("n", [1, N])
+@pytest.mark.parametrize("name", RULES)
+def test_the_result_is_a_float32_vector_of_d(name: str, n: int) -> None:
+    (step,) = rounds(rule(name), [updates(2, n=n)])
+    assert step.delta.shape == (D,)
+    assert step.delta.dtype == torch.float32
+    assert step.stats["applied"] == int(torch.count_nonzero(step.delta)) > 0
+    assert all(value.dtype == torch.float32 for value in step.state.values())
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 3e38])
+def test_unusable_updates_are_left_out_and_counted(name: str, bad: float) -> None:
+    cohort = updates(3)
+    dirty = torch.cat([cohort, cohort[:2]])
+    dirty[N, 4] = dirty[N + 1, 0] = bad
+    (step,) = rounds(rule(name), [dirty], block_size=3)
+    assert_same([step], rounds(rule(name), [cohort]))
+    assert (step.stats["received"], step.stats["dropped"]) == (N + 2, 2)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_round_without_a_usable_update_did_not_happen(name: str) -> None:
+    defense = rule(name)
+    before = rounds(defense, [updates(4)])[0].state
+    step = defense.step(before, as_blocks(torch.full((4, D), math.nan), 3), Context(1, 0.5))
+    assert not step.delta.any()
+    assert step.delta.shape == (D,)
+    assert step.state.keys() == before.keys()
+    assert all(torch.equal(step.state[key], before[key]) for key in before)
+    assert step.stats == {"received": 4, "dropped": 4, "clipped": 0, "median_norm": 0, "applied": 0}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_round_without_updates_is_an_error(name: str) -> None:
+    defense = rule(name)
+    with pytest.raises(ConfigError, match="round 7 brought no updates at all"):
+        defense.step(defense.init(D), [], Context(7, 0.5))
+
+
+class NormsOnly:
+    """A block of an engine that never writes the rows."""
+
+    def __init__(self, rows: Tensor) -> None:
+        self._hidden = RowsBlock(rows)
+        self.size = self._hidden.size
+
+    def norms(self) -> Tensor:
+        return self._hidden.norms()
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        return self._hidden.weighted_sum(weights)
+
+    def rows(self) -> Tensor:
+        raise AssertionError("this rule said that it needs norms only")
+
+
+@pytest.mark.parametrize("name", [name for name in RULES if DEFENSES[name].needs == "norms"])
+def test_a_rule_on_norms_never_asks_for_rows_and_frees_each_block(name: str) -> None:
+    alive: list[weakref.ref[NormsOnly]] = []
+
+    def stream() -> Iterator[Block]:
+        for _ in range(4):
+            assert all(ref() is None for ref in alive), "the block before is still held"
+            block = NormsOnly(updates(5))
+            alive.append(weakref.ref(block))
+            yield block
+            del block
+
+    defense = rule(name)
+    step = defense.step(defense.init(D), stream(), Context(0, 0.5))
+    assert len(alive) == 4
+    assert_same([step], rounds(defense, [updates(5)]))
+
+
+# The twins.
+
+
+@st.composite
+def cohort_lists(draw: st.DrawFn) -> list[list[list[float]]]:
+    """Several rounds of small integers: ties, zeros, duplicates, and now and then a row that is not finite."""
+    d, n = draw(st.integers(1, 6)), draw(st.sampled_from([1, 2, 5]))
+    row = st.lists(st.integers(-4, 4).map(float), min_size=d, max_size=d)
+    rows = row | row.map(lambda r: [draw(st.sampled_from([math.nan, math.inf])), *r[1:]])
+    cohorts = draw(st.lists(st.lists(rows, min_size=n, max_size=n), min_size=1, max_size=4))
+    return [[*cohort, cohort[0]] for cohort in cohorts]
+
+
+@pytest.mark.parametrize("name", ["mean", "clipping"])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("preset", sorted(PRESETS))
+@settings(deadline=None, max_examples=30)
+@given(cohorts=cohort_lists(), clip_norm=st.sampled_from([0.5, 2.0, 1e6]), rho=st.sampled_from([0.0, 0.9]))
+def test_mean_and_clipping_are_their_twins(
+    name: str, mode: str, preset: str, cohorts: list[list[list[float]]], clip_norm: float, rho: float
+) -> None:
+    d = len(cohorts[0][0])
+    params = {} if name == "mean" else {"clip_norm": clip_norm}
+    limit = math.inf if name == "mean" else clip_norm
+    defense = build(name, rho=rho, mode=mode, preset=preset, **params)
+    twin = reference.Server(d, 0, limit, rho, mode, preset)
+    state = defense.init(d)
+    for t, cohort in enumerate(cohorts):
+        lr = 0.3 * (t + 1)
+        step = defense.step(state, as_blocks(torch.tensor(cohort), 2), Context(t, lr))
+        state = step.state
+        np.testing.assert_allclose(step.delta, twin.step(cohort, lr), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("feedback", ["momentum", "update"])
+@pytest.mark.parametrize("masking", ["zero", "subtract"])
+@settings(deadline=None, max_examples=60)
+@given(data=st.data(), d=st.integers(1, 12), rho=st.sampled_from([0.0, 0.5]))
+def test_topk_memory_is_its_twin_exactly(feedback: Any, masking: Any, data: st.DataObject, d: int, rho: float) -> None:
+    k = data.draw(st.integers(1, d) | st.just(d))
+    vector = st.lists(st.integers(-4, 4).map(float), min_size=d, max_size=d)
+    transform, twin = topk_memory(k, rho, feedback, masking), reference.TopkMemory(d, k, rho, feedback, masking)
+    state = transform.init(d)
+    received, applied = torch.zeros(d), torch.zeros(d)
+    for t, update in enumerate(data.draw(st.lists(vector, min_size=1, max_size=5))):
+        flow = transform.step(state, torch.tensor(update), Context(t, 0.1))
+        state = flow.state
+        assert flow.vector.tolist() == twin.step(update)  # halves of small integers: float32 is exact
+        assert (state["momentum"].tolist(), state["memory"].tolist()) == (twin.momentum, twin.memory)
+        received, applied = received + torch.tensor(update), applied + flow.vector
+        if feedback == "update":
+            assert torch.equal(state["memory"] + applied, received)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("preset", sorted(PRESETS))
+@settings(deadline=None, max_examples=20)
+@given(seed=st.integers(0, 10**6), k=st.sampled_from([1, 4, D]), n=st.sampled_from([1, N]), spoil=st.booleans())
+def test_sparsefed_is_its_twin(mode: str, preset: str, seed: int, k: int, n: int, spoil: bool) -> None:
+    steps = 3 if mode == "fedavg" else 1
+    defense = build("sparsefed", k=k, clip_norm=2.0, rho=0.9, mode=mode, preset=preset, local_steps=steps)
+    twin = reference.Server(D, k, 2.0, 0.9, mode, preset, steps)
+    state: State = defense.init(D)
+    for t in range(4):
+        cohort, lr = updates(seed, t, n), 0.4 / (t + 1)
+        if spoil and t == 2:
+            cohort[0, 1] = math.nan
+        step = defense.step(state, as_blocks(cohort, 3), Context(t, lr))
+        state = step.state
+        np.testing.assert_allclose(step.delta, twin.step(cohort.tolist(), lr), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("mode", golden_presets.MODES)
+@pytest.mark.parametrize("preset", golden_presets.PRESETS)
+def test_golden_trajectories(preset: str, mode: str) -> None:
+    golden = json.loads(golden_presets.FILE.read_text())[preset][mode]
+    np.testing.assert_allclose(golden_presets.trajectory(preset, mode), golden, rtol=1e-5, atol=1e-6)
+    twin = reference.Server(
+        golden_presets.D,
+        golden_presets.K,
+        golden_presets.CLIP_NORM,
+        golden_presets.RHO,
+        mode,
+        preset,
+        golden_presets.local_steps(mode),
+    )
+    np.testing.assert_allclose(
+        golden_presets.run(mode, lambda rows, t, lr: twin.step(rows, lr)),  # noqa: ARG005
+        golden,
+        rtol=1e-4,
+        atol=1e-5,
+    )
+
+
+def test_the_golden_presets_tell_all_readings_apart() -> None:
+    golden = json.loads(golden_presets.FILE.read_text())
+    assert sorted(golden) == sorted(PRESETS)
+    ends = [golden[preset]["fedavg"][-1] for preset in golden_presets.PRESETS]
+    assert ends[0] != ends[1] != ends[2] != ends[0]
+    assert golden["paper"]["uncompressed"] == golden["authors-2021-08"]["uncompressed"]  # they differ in FedAvg alone
+    assert golden["paper"]["uncompressed"] != golden["authors-2021-05"]["uncompressed"]
+
+
+# What the server enforces.
+
+
+@pytest.mark.parametrize(
+    ("params", "budget"),
+    [
+        ({"mode": "uncompressed"}, 5.0),
+        ({"mode": "uncompressed", "preset": "authors-2021-05"}, 5.0),
+        ({"mode": "uncompressed", "clip": "adaptive"}, 1.0),
+        ({"mode": "fedavg"}, 5.0),
+        ({"mode": "fedavg", "clip": "adaptive"}, 1.0),
+        ({"mode": "fedavg", "preset": "authors-2021-05"}, 1.0),
+        ({"mode": "fedavg", "preset": "authors-2021-05", "local_steps": 3}, 3.0),
+        ({"mode": "fedavg", "preset": "authors-2021-08", "local_steps": 3}, 1.0),
+        ({"mode": "fedavg", "preset": "authors-2021-08", "clip_norm": math.inf}, math.inf),
+    ],
+)
+def test_the_budget_is_what_a_liar_is_cut_to(params: dict[str, Any], budget: float) -> None:
+    defense = build("clipping", **{"clip_norm": 5.0, "rho": 0.0} | params)
+    context = Context(0, lr=0.2)
+    assert defense.budget(context) == pytest.approx(budget)
+    liar = torch.zeros(1, D)
+    liar[0, 0] = 1e6
+    delta = defense.step(defense.init(D), as_blocks(liar, 1), context).delta
+    lr = 0.2 if params["mode"] == "uncompressed" else 1.0
+    assert float(delta.norm()) == pytest.approx(lr * min(budget, 1e6), rel=1e-6)
+
+
+def test_undefended_has_no_budget_and_an_adaptive_one_may_be_zero() -> None:
+    assert build("mean").budget(Context(0, 0.1)) == math.inf
+    defense = build("sparsefed", k=2, mode="fedavg", clip="adaptive")
+    cohort = torch.cat([updates(6), torch.zeros(1, D)])
+    step = defense.step(defense.init(D), as_blocks(cohort, 4), Context(0, lr=0.0))
+    assert not step.delta.any()
+    assert step.stats["dropped"] == 0
+
+
+def test_stats_say_what_was_received() -> None:
+    cohort = torch.zeros(6, D)
+    cohort[:, 0] = torch.tensor([1.0, 2.0, 3.0, 4.0, math.nan, 0.0])
+    cohort[3, 0] = 2.0 * (1 + 2e-7)  # a device that clipped itself in float32
+    (step,) = rounds(build("clipping", clip_norm=2.0), [cohort], block_size=4)
+    assert step.stats == {"received": 6, "dropped": 1, "clipped": 0.2, "median_norm": 2.0, "applied": 1}
+
+
+def test_modes_place_the_learning_rate() -> None:
+    cohort = updates(7)
+    plain = aggregate("mean", cohort)
+    for mode, factor in (("uncompressed", 0.25), ("fedavg", 1.0)):
+        defense = build("mean", mode=mode, rho=0.0)
+        delta = defense.step(defense.init(D), as_blocks(cohort, N), Context(0, 0.25)).delta
+        torch.testing.assert_close(delta, factor * plain)
+
+
+# Words and sentences.
+
+
+def test_chained_states_do_not_meet() -> None:
+    twice = chain(momentum(0.5), momentum(0.5))
+    state = twice.init(1)
+    assert set(state) == {"0.momentum", "1.momentum"}
+    seen: list[float] = []
+    for t in range(3):
+        flow = twice.step(state, torch.ones(1), Context(t, 1.0))
+        state, seen = flow.state, [*seen, float(flow.vector)]
+    assert seen == [1.0, 2.0, 2.75]  # the sums of 1, 1 + 1/2, 1 + 1/2 + 1/4, halved each round
+
+
+def test_a_rule_on_rows_composes_with_clipping_and_dropping() -> None:
+    defense = pipeline(clip_l2(1.0), stacked(lambda rows: rows.amax(dim=0)), chain())
+    rows = torch.tensor([[3.0, 4.0], [0.1, 0.2], [math.nan, 9.0]])
+    step = defense.step({}, as_blocks(rows, 2), Context(0, 1.0))
+    torch.testing.assert_close(step.delta, torch.tensor([0.6, 0.8]))
+    assert not defense.step({}, as_blocks(rows[2:], 2), Context(0, 1.0)).delta.any()
+    with pytest.raises(ConfigError, match="no updates at all"):
+        defense.step({}, [], Context(0, 1.0))
+
+
+def test_a_million_updates_of_the_largest_kept_norm_stay_finite() -> None:
+    row = torch.full((1, 1), 9e29)
+    blocks = (RowsBlock(row.expand(1000, 1)) for _ in range(1000))
+    step = pipeline(no_clip(), mean(), chain()).step({}, blocks, Context(0, 1.0))
+    assert float(step.delta) == pytest.approx(9e29, rel=1e-3)
+
+
+# Names and parameters.
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_every_rule_describes_itself(name: str) -> None:
+    entry = DEFENSES[name]
+    assert entry.summary.endswith(".")
+    assert any(year in entry.paper for year in map(str, range(2015, 2030)))
+    for parameter in parameters(entry.builder):
+        assert parameter.doc, f"{name}.{parameter.name} has no line"
+        assert parameter.required == (parameter.name in REQUIRED and parameter.default is None)
+
+
+def test_a_parameter_is_read_from_the_signature() -> None:
+    by_name = {p.name: p for p in parameters(DEFENSES["sparsefed"].builder)}
+    assert (by_name["k"].type, by_name["k"].required) == ("int", True)
+    assert (by_name["rho"].type, by_name["rho"].default) == ("float", 0.9)
+    assert by_name["clip"].type == "'fixed' | 'adaptive' | 'per_step'"
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "sentence"),
+    [
+        ("sparsfed", {}, r"unknown defense 'sparsfed' \(did you mean 'sparsefed'\?\); valid choices: clipping, mean"),
+        ("clipping", {"clipnorm": 1.0}, r"clipping: unknown parameter 'clipnorm' \(did you mean 'clip_norm'\?\)"),
+        ("sparsefed", {}, r"sparsefed needs k \(int: coordinates"),
+        ("sparsefed", {"k": 0}, r"k is 0.*choose k >= 1"),
+        ("sparsefed", {"k": 2.0}, r"k is 2\.0, but must be int"),
+        ("sparsefed", {"k": True}, r"k is True, but must be int"),
+        ("sparsefed", {"k": 99}, rf"k is 99.*d = {D}.*from 1 to {D}"),
+        ("sparsefed", {"k": 1, "feedback": "none"}, r"feedback is 'none', but must be 'momentum' \| 'update'"),
+        ("clipping", {"clip_norm": 0}, r"clip_norm is 0.*choose clip_norm > 0"),
+        ("clipping", {"clip_norm": math.nan}, r"clip_norm is nan"),
+        ("clipping", {"rho": 1.0}, r"rho is 1\.0.*0 <= rho < 1"),
+        ("mean", {"rho": -0.1}, r"rho is -0\.1"),
+        ("mean", {"rho": "0.9"}, r"rho is '0\.9', but must be float"),
+        ("mean", {"mode": "sgd"}, r"mode is 'sgd', but must be 'uncompressed' \| 'fedavg'"),
+        ("mean", {"preset": "authors"}, r"preset is 'authors', but must be 'paper' \| 'authors-2021-05'"),
+        ("clipping", {"mode": "fedavg", "local_steps": 0}, r"local_steps is 0.*choose local_steps >= 1"),
+        ("clipping", {"local_steps": 2}, r"local_steps is 2.*use mode 'fedavg'"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(name: str, params: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        aggregate(name, updates(0), **params)
+
+
+# The one-liner.
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_aggregate_returns_the_kind_it_was_given(name: str) -> None:
+    params = {p.name: REQUIRED[p.name] for p in parameters(DEFENSES[name].builder) if p.required}
+    cohort = updates(8)
+    (step,) = rounds(rule(name, mode="fedavg", **params), [cohort])
+    tensor = aggregate(name, cohort.requires_grad_(), **params)
+    assert isinstance(tensor, Tensor)
+    torch.testing.assert_close(tensor, step.delta)
+    wide: npt.NDArray[np.float64] = np.zeros((D, 2 * N))
+    wide[:, ::2] = cohort.detach().numpy().T
+    array = aggregate(name, wide[:, ::2].T, **params)  # float64, strided, transposed
+    assert isinstance(array, np.ndarray)
+    assert array.dtype == np.float32
+    np.testing.assert_allclose(array, step.delta, **CLOSE)
+
+
+def test_aggregate_is_clip_mean_topk() -> None:
+    rows = np.array([[3.0, 4.0, 0.0], [0.3, 0.0, 0.4], [np.nan, 1.0, 1.0]])
+    np.testing.assert_allclose(aggregate("mean", rows), [1.65, 2.0, 0.2], rtol=1e-6)
+    np.testing.assert_allclose(aggregate("clipping", rows, clip_norm=1.0), [0.45, 0.4, 0.2], rtol=1e-6)
+    np.testing.assert_allclose(aggregate("sparsefed", rows, k=1, clip_norm=1.0), [0.45, 0.0, 0.0], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("value", "sentence"),
+    [
+        ([[1.0]], "updates is a list, but must be a NumPy array or a torch tensor"),
+        (np.ones(3), r"shape \[3\], but must be \[n, d\]"),
+        (torch.ones(2, 3, 4), r"shape \[2, 3, 4\], but must be \[n, d\]"),
+        (np.ones((0, 3)), r"shape \[0, 3\]: there must be at least one client"),
+        (np.ones((3, 0)), r"shape \[3, 0\]: there must be at least one client and one coordinate"),
+        (np.ones((2, 2), dtype=complex), "holds complex128, but must hold real numbers"),
+        (torch.ones(2, 2, dtype=torch.bool), r"holds torch\.bool, but must hold real numbers"),
+    ],
+)
+def test_updates_that_are_none_are_one_sentence(value: Any, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        aggregate("mean", value)

@@ -1,0 +1,601 @@
+"""The report: numbers by hand, a page that asks nobody for anything, and a real browser that agrees."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import os
+import re
+import select
+import shutil
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparsefed import toml
+from sparsefed.errors import SparseFedError
+from sparsefed.report import charts, html, save, summary, verdict
+from sparsefed.report.charts import MOST_POINTS, PALETTE, WHO
+from sparsefed.report.numbers import binned, curve, picked
+from sparsefed.report.page import script_json
+from sparsefed.rng import rng
+from sparsefed.types import RunRecord
+
+HOSTILE = "</script><b>'\"&amp;\u2028</b><!--<script>"
+NAN = float("nan")
+
+
+# --- runs to report on ------------------------------------------------------------------------------------------------
+
+
+def record(name: str, rows: Sequence[Mapping[str, Any]], status: str = "finished", **config: Any) -> RunRecord:
+    manifest = {
+        "created": "2031-05-04T10:20:30+00:00",
+        "seed": 1,
+        "rounds": len(rows),
+        "parameters": 98_442,
+        "commit": "3f2c1d0e9b8a",
+        "status": status,
+        "command": f"sparsefed run {name}.toml",
+        "versions": {"python": "3.11.9", "torch": "2.13.0"},
+        "machine": {"cpus": 2, "system": "Linux"},
+    }
+    return RunRecord(
+        name, {"seed": 1, "model": {"name": "cnn"}, "defense": {"name": name, **config}}, manifest, tuple(rows)
+    )
+
+
+def plausible(name: str, top: float, attacked: float, budget: float | None, rounds: int = 300) -> RunRecord:
+    """A run such as the demo makes: noisy curves that rise, evaluated every tenth round."""
+    noise = rng(7, f"plausible-{name}").standard_normal((rounds, 3))
+    return record(
+        name, [_row(t, noise[t - 1], top, attacked, budget) for t in range(1, rounds + 1)], clip_norm=budget or 0
+    )
+
+
+def _row(t: int, noise: Any, top: float, attacked: float, budget: float | None) -> dict[str, Any]:
+    honest = 3.5 * math.exp(-t / 300 + 0.1 * noise[0])
+    enforced = None if budget is None else budget * (1 - t / 400)
+    sent = (40 * math.exp(0.2 * noise[1]) if enforced is None else enforced) if noise[2] > -1.1 else None
+    rise = 1 - math.exp(-t / 60)
+    evaluated = {
+        "test_accuracy": min(1.0, 0.1 + (top - 0.1) * rise + 0.012 * float(noise[0])),
+        "test_loss": 2.3 * math.exp(-t / 200),
+        "attack_accuracy": min(1.0, max(0.0, attacked * rise + 0.03 * float(noise[1]))),
+    }
+    row = {"round": t, "lr": 0.1, "honest_norm": honest, "attacker_norm": sent, "budget": enforced, "cohort": 100}
+    row |= {"attackers": 2 if sent else 0, "dropped": 0, "clipped": 0.02 + 0.3 / t, "applied": 5000, "seconds": 0.21}
+    return row | (evaluated if t % 10 == 0 else {})
+
+
+def demo(rounds: int = 300) -> list[RunRecord]:
+    return [
+        plausible("undefended", 0.83, 0.97, None, rounds),
+        plausible("clipping", 0.82, 0.55, 3.0, rounds),
+        plausible("sparsefed", 0.81, 0.04, 3.0, rounds),
+    ]
+
+
+# --- a browser, spoken to over a pipe ---------------------------------------------------------------------------------
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)
+FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--remote-debugging-pipe"),
+    *("--disable-dev-shm-usage", "--disable-extensions"),
+)
+
+
+class Page:
+    """One tab, by the DevTools protocol: requests out, answers and events in, each ended by a zero byte."""
+
+    def __init__(self, send: int, receive: int) -> None:
+        self.send, self.receive, self.rest, self.asked, self.session = send, receive, b"", 0, ""
+        self.events: list[Mapping[str, Any]] = []
+        target = self.ask("Target.createTarget", url="about:blank")["targetId"]
+        self.session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.ask(f"{domain}.enable")
+
+    def ask(self, method: str, **params: Any) -> Any:
+        self.asked += 1
+        message = {"id": self.asked, "method": method, "params": params}
+        message |= {"sessionId": self.session} if self.session else {}
+        os.write(self.send, json.dumps(message).encode() + b"\0")
+        while (answer := self._next()).get("id") != self.asked:
+            self.events.append(answer)
+        assert "error" not in answer, answer
+        return answer["result"]
+
+    def _next(self) -> Mapping[str, Any]:
+        while b"\0" not in self.rest:
+            ready, _, _ = select.select([self.receive], [], [], 20)
+            part = os.read(self.receive, 1 << 20) if ready else b""
+            assert part, "the browser has gone away or does not answer"
+            self.rest += part
+        message, self.rest = self.rest.split(b"\0", 1)
+        answer: Mapping[str, Any] = json.loads(message)
+        return answer
+
+    def value(self, expression: str) -> Any:
+        answer = self.ask("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in answer, answer
+        return answer["result"].get("value")
+
+    def open(self, path: Path, width: int = 1280, scheme: str = "light") -> None:
+        self.ask("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600)
+        self.ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self.ask("Page.navigate", url=path.resolve().as_uri())
+        self.until("document.documentElement?.classList.contains('drawn')")
+
+    def until(self, expression: str, seconds: float = 15) -> None:
+        end = time.monotonic() + seconds
+        while not self.value(expression):
+            assert time.monotonic() < end, f"still not true after {seconds} s: {expression}"
+            time.sleep(0.05)
+
+    def picture(self, path: Path) -> None:
+        shot = self.ask("Page.captureScreenshot", format="png", captureBeyondViewport=True)
+        path.write_bytes(base64.b64decode(shot["data"]))
+
+    def complaints(self) -> list[Mapping[str, Any]]:
+        said = [e for e in self.events if e.get("method") == "Runtime.consoleAPICalled"]
+        loud = [e for e in said if e["params"]["type"] in ("error", "warning", "assert")]
+        return loud + [e for e in self.events if e.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded")]
+
+    def requests(self) -> list[str]:
+        sent = [e for e in self.events if e.get("method") == "Network.requestWillBeSent"]
+        return [e["params"]["request"]["url"] for e in sent]
+
+
+@contextmanager
+def browser(profile: Path) -> Iterator[Page]:
+    """A browser of our own with an empty profile; it is ended with the block, whatever happens in it."""
+    assert BROWSER is not None
+    (ours_in, theirs_out), (theirs_in, ours_out) = os.pipe(), os.pipe()
+    # The protocol's pipes are file descriptors 3 (in) and 4 (out) of the browser.
+    shell = f'exec "$@" 3</dev/fd/{theirs_in} 4>/dev/fd/{theirs_out}'
+    process = subprocess.Popen(
+        ["sh", "-c", shell, "sh", BROWSER, *FLAGS, f"--user-data-dir={profile}"],
+        pass_fds=(theirs_in, theirs_out),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    os.close(theirs_in)
+    os.close(theirs_out)
+    try:
+        yield Page(ours_out, ours_in)
+    finally:
+        os.close(ours_out)
+        os.close(ours_in)
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(10)
+
+
+# --- numbers ----------------------------------------------------------------------------------------------------------
+
+
+def evaluated(
+    round: int, test: float, attack: float | None = None, loss: float | None = 0.5, **more: Any
+) -> dict[str, Any]:
+    return {"round": round, "test_accuracy": test, "test_loss": loss, "attack_accuracy": attack, **more}
+
+
+def test_summary_by_hand() -> None:
+    rows = [
+        {"round": 1, "honest_norm": 2.0, "attacker_norm": 8.0, "dropped": 1, "seconds": 0.5},
+        evaluated(2, 0.6, 0.9, honest_norm=2.0, attacker_norm=None, dropped=2, seconds=0.25),
+        {"round": 3, "honest_norm": 1.0, "attacker_norm": 3.0, "dropped": 0, "seconds": 0.5},
+        evaluated(4, 0.75, 0.25, honest_norm=1.0, attacker_norm=10.0, dropped=None, seconds=None),
+    ]
+    [row] = summary([record("a", rows)])
+    assert (row.test_accuracy, row.attack_accuracy, row.attack_mean, row.attack_max) == (0.75, 0.25, 0.25, 0.25)
+    assert (row.norm_ratio, row.dropped, row.seconds) == (4.0, 3, 1.25)  # ratios 4, 3, 10
+    assert (row.rounds, row.planned, row.converged, row.finished) == (4, 4, True, True)
+
+
+def test_the_last_tenth_is_rounded_up() -> None:
+    rows = [evaluated(t, 0.5, attack=t / 100) for t in range(1, 12)]  # 11 evaluations: the last 2
+    [row] = summary([record("a", rows)])
+    assert row.attack_mean == pytest.approx(0.105)
+    assert row.attack_max == 0.11
+
+
+@pytest.mark.parametrize("loss", [NAN, math.inf, None])
+def test_a_loss_that_is_not_finite_at_the_end_did_not_converge(loss: float | None) -> None:
+    lost = record("lost", [evaluated(1, 0.3), evaluated(2, 0.1, loss=loss), {"round": 3}])
+    found_again = record("found", [evaluated(1, 0.1, loss=loss), evaluated(2, 0.3)])
+    assert [row.converged for row in summary([lost, found_again])] == [False, True]
+    assert "DNC" in Text.of(html([lost, found_again])).cells
+    assert "Did not converge: lost." in " ".join(verdict(summary([lost, found_again])))
+
+
+def test_the_verdict_names_the_extremes() -> None:
+    said = " ".join(verdict(summary(demo())))
+    assert re.search(r"most against undefended, on 9\d\.\d%.*least against sparsefed, on \d\.\d%", said)
+    assert "Not finished" not in said
+
+
+def test_runs_of_one_name_are_told_apart() -> None:
+    one = record("a", [evaluated(1, 0.5)])
+    assert [row.name for row in summary([one, one, one])] == ["a", "a (2)", "a (3)"]
+
+
+points = st.lists(st.floats(-1e6, 1e6), max_size=200).map(lambda values: [(t + 1, v) for t, v in enumerate(values)])
+
+
+@settings(deadline=None)
+@given(points, st.integers(1, 50))
+def test_thinning_keeps_within_the_limit_and_invents_nothing(curve_: list[tuple[int, float]], most: int) -> None:
+    for thin in (binned, picked):
+        short = thin(curve_, most)
+        assert len(short) <= most
+        assert bool(short) == bool(curve_)
+        assert [t for t, _ in short] == sorted({t for t, _ in short} & {t for t, _ in curve_})
+        assert all(min(v for _, v in curve_) <= v <= max(v for _, v in curve_) for _, v in short)
+    assert picked(curve_, most)[-1:] == curve_[-1:]
+    assert set(picked(curve_, most)) <= set(curve_)
+
+
+def test_bins_are_medians() -> None:
+    jitter = [(1, 5.0), (2, 1.0), (3, 900.0), (4, 2.0), (5, 3.0), (6, 4.0), (7, 7.0)]
+    assert binned(jitter, 3) == [(2, 5.0), (5, 3.0), (7, 7.0)]
+    assert binned(jitter, 7) == jitter
+
+
+def test_curves_leave_out_what_is_not_finite() -> None:
+    rows: list[dict[str, Any]] = [
+        {"round": 1, "x": NAN},
+        {"round": 2, "x": 1},
+        {"round": 3},
+        {"round": 4, "x": None},
+        {"round": 5, "x": -math.inf},
+    ]
+    assert curve(rows, "x") == [(2, 1.0)]
+
+
+scalars = st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.text()
+configs = st.recursive(
+    scalars | st.lists(scalars, max_size=3), lambda inner: st.dictionaries(st.text(), inner, max_size=4)
+)
+
+
+@settings(deadline=None)
+@given(st.dictionaries(st.text(), configs, max_size=5))
+def test_a_config_survives_toml(config: dict[str, Any]) -> None:
+    assert tomllib.loads(toml.dumps(config)) == config
+
+
+# --- charts -----------------------------------------------------------------------------------------------------------
+
+
+def longest_line(spec: Mapping[str, Any]) -> int:
+    drawn = [[row["line"] for row in rows] for rows in spec["datasets"].values() if "line" in rows[0]]
+    return max(lines.count(line) for lines in drawn for line in lines)
+
+
+def test_long_runs_are_thinned() -> None:
+    specs = {name: chart.to_dict() for name, chart in charts([plausible("a", 0.8, 0.5, 3.0, 2400)]).items()}
+    assert set(specs) == {"test-accuracy", "attack-accuracy", "norms-1", "clipped"}
+    assert longest_line(specs["norms-1"]) in range(MOST_POINTS // 2, MOST_POINTS + 1)
+    assert longest_line(specs["test-accuracy"]) == 240
+    assert max(len(json.dumps(spec)) for spec in specs.values()) < 150_000
+
+
+def test_charts_without_numbers_are_left_out() -> None:
+    assert set(charts([record("a", [evaluated(1, 0.5)])])) == {"test-accuracy"}
+    assert charts([record("a", [{"round": 1}])]) == {}
+    assert "nothing to draw yet" in html([record("a", [{"round": 1}])])
+
+
+def test_a_run_keeps_its_colour_where_another_is_missing() -> None:
+    calm = record("calm", [evaluated(1, 0.5)])
+    drawn = charts([calm, record("attacked", [evaluated(1, 0.5, 0.9)])])
+    ranges = {name: chart.to_dict()["layer"][0]["encoding"]["color"]["scale"] for name, chart in drawn.items()}
+    assert ranges["test-accuracy"] == {"domain": ["calm", "attacked"], "range": list(PALETTE[:2])}
+    assert ranges["attack-accuracy"] == {"domain": ["attacked"], "range": [PALETTE[1]]}
+
+
+def luminance(color: str) -> float:
+    """Relative luminance as WCAG 2 defines it."""
+    parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("color", [*PALETTE, *(stroke.color for _, stroke in WHO.values())])
+def test_lines_can_be_seen_on_light_and_dark(color: str) -> None:
+    for paper in ("#ffffff", "#1b1f24"):  # --card in page.css
+        high, low = sorted((luminance(color), luminance(paper)), reverse=True)
+        assert (high + 0.05) / (low + 0.05) >= 3
+
+
+# --- the page ---------------------------------------------------------------------------------------------------------
+
+
+class Text(HTMLParser):
+    """What a page holds: its tags and their attributes, its table cells, its scripts; and whether all tags close."""
+
+    VOID = ("meta", "link", "br", "img")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.cells: list[str] = []
+        self.scripts: list[str] = []
+
+    @classmethod
+    def of(cls, page: str) -> Text:
+        text = cls()
+        text.feed(page)
+        text.close()
+        assert text.open == []
+        return text
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+        if tag in ("td", "th"):
+            self.cells.append("")
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if {"td", "th"} & set(self.open):
+            self.cells[-1] += data
+        if self.open[-1:] == ["script"]:
+            self.scripts[-1] += data
+
+    def specs(self) -> list[dict[str, Any]]:
+        attributes = [attrs for tag, attrs in self.tags if tag == "script"]
+        pairs = zip(attributes, self.scripts, strict=True)
+        return [json.loads(text, parse_constant=pytest.fail) for attrs, text in pairs if "data-chart" in attrs]
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    return html(demo())
+
+
+def test_the_page_is_whole_and_shows_the_summary_first(page: str) -> None:
+    text = Text.of(page)
+    names = [tag for tag, _ in text.tags]
+    assert names.index("table") < names.index("figure")
+    assert names.count("table") == names.count("caption")
+    assert names.count("figure") == len(text.specs()) == 6
+    assert all(attrs.get("aria-label") for _, attrs in text.tags if attrs.get("role") == "img")
+    final = {row.name: row for row in summary(demo())}
+    assert f"{100 * (final['clipping'].test_accuracy or 0):.1f}%" in text.cells
+    assert {"defense.clip_norm", "torch", "2.13.0", "cpus", "3f2c1d0e9b8a"} <= set(text.cells)
+    assert "sparsefed run clipping.toml" in page
+
+
+def test_the_page_asks_for_nothing_from_outside(page: str) -> None:
+    text = Text.of(page)
+    fetched = [
+        v for _, attrs in text.tags for key, v in attrs.items() if key in ("src", "href", "srcset", "action", "data")
+    ]
+    assert fetched == ["data:,"]
+    ours = page.replace(
+        max(text.scripts, key=len), ""
+    )  # the library has strings that look like addresses, and a policy
+    assert re.findall(r"@import|url\(|sourceMappingURL", ours) == []
+    assert "sourceMappingURL" not in page
+    assert set(re.findall(r"https?://[^\"' ]+", ours)) == {text.specs()[0]["$schema"]}  # an identifier, not fetched
+    [policy] = [attrs["content"] for _, attrs in text.tags if attrs.get("http-equiv") == "Content-Security-Policy"]
+    assert policy is not None
+    assert policy.startswith("default-src 'none'")
+    assert "http" not in policy
+
+
+def test_the_library_is_there_once_and_the_page_is_light(page: str) -> None:
+    assert page.count("window.vegaEmbed=") + page.count("window.vegaEmbed =") == 1
+    assert len([script for script in Text.of(page).scripts if len(script) > 500_000]) == 1
+    assert len(page) < 2_000_000
+
+
+def test_hostile_names_stay_text() -> None:
+    rows = [evaluated(1, 0.5, 0.5, honest_norm=1.0), evaluated(2, 0.6, 0.5, honest_norm=1.0)]
+    evil = record(HOSTILE, rows, status=HOSTILE, note=HOSTILE, **{HOSTILE: [HOSTILE]})
+    evil.manifest["versions"].update({HOSTILE: HOSTILE})
+    tame = record("tame", rows, status="tame", note="tame", tame=["tame"])
+    tame.manifest["versions"].update({"tame": "tame"})
+    bad, good = Text.of(html([evil])), Text.of(html([tame]))
+    assert [tag for tag, _ in bad.tags] == [tag for tag, _ in good.tags]
+    assert HOSTILE in bad.cells
+    assert bad.specs()[0]["layer"][0]["encoding"]["color"]["scale"]["domain"] == [HOSTILE]
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+)
+
+
+@settings(deadline=None)
+@given(json_values)
+def test_json_in_a_script_can_neither_end_nor_hide_it(value: Any) -> None:
+    text = script_json(value)
+    assert json.loads(text) == value
+    assert not set(text) & {"<", "\u2028", "\u2029"}
+
+
+def test_not_a_number_breaks_nothing() -> None:
+    broken = {"honest_norm": NAN, "attacker_norm": math.inf, "budget": math.inf, "clipped": NAN, "seconds": NAN}
+    zero = {"honest_norm": 0.0, "attacker_norm": 0.0, "budget": 0.0}
+    rows = [evaluated(1, 0.5, 0.5, honest_norm=1.0), evaluated(2, NAN, NAN, NAN, **broken), {"round": 3, **zero}]
+    text = Text.of(html([record("a", rows, rate=NAN, limit=math.inf)]))
+    assert len(text.specs()) == 3
+    assert all(json.dumps(spec, allow_nan=False) for spec in text.specs())
+
+
+def test_a_run_that_is_not_finished_is_shown_as_such() -> None:
+    rows = [evaluated(t, 0.5, 0.5) for t in (1, 2, 3)]
+    half = record("half", rows, status="interrupted")
+    page = html([RunRecord("half", half.config, {**half.manifest, "rounds": 10}, half.rows), record("whole", rows)])
+    assert "Preliminary: not every run is finished." in page
+    assert {"half interrupted", "3 of 10", "whole", "3"} <= set(Text.of(page).cells)
+    assert "half (3 of 10 rounds, interrupted)" in page
+
+
+def test_a_manifest_may_be_bare() -> None:
+    text = Text.of(html([RunRecord("bare", {}, {}, (evaluated(1, 0.5),))]))
+    assert "bare unknown" in text.cells
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+MAGIC = {"html": b"<!doctype html>", "png": b"\x89PNG\r\n\x1a\n", "svg": b"<svg", "pdf": b"%PDF-"}
+
+
+@pytest.mark.parametrize("format", MAGIC)
+def test_every_format_gives_real_files(tmp_path: Path, format: str) -> None:
+    run = plausible("a", 0.8, 0.5, 3.0, rounds=20)
+    out = tmp_path / "deep" / f"report.{format}"
+    written = save([run], out, format)
+    again = save([run], out, format)  # written over, not beside
+    assert written == again
+    assert sorted(written) == sorted(out.parent.iterdir())
+    assert all(path.read_bytes().startswith(MAGIC[format]) for path in written)
+    names = ["test-accuracy", "attack-accuracy", "norms-1", "clipped"]
+    assert [path.name for path in written] == (
+        ["report.html"] if format == "html" else [f"report-{name}.{format}" for name in names]
+    )
+
+
+def test_pictures_are_sharp(tmp_path: Path) -> None:
+    [path] = save([record("a", [evaluated(1, 0.5), evaluated(2, 0.6)])], tmp_path / "r.png", "png")
+    assert int.from_bytes(path.read_bytes()[16:20], "big") > 2 * 640  # the width in the header
+
+
+def test_errors_say_what_to_do(tmp_path: Path) -> None:
+    run = record("a", [evaluated(1, 0.5)])
+    with pytest.raises(SparseFedError, match=r"unknown report format 'gif'.*html, pdf, png, svg"):
+        save([run], tmp_path / "r.gif", "gif")
+    with pytest.raises(SparseFedError, match="no run was given"):
+        save([], tmp_path / "r.html")
+    with pytest.raises(SparseFedError, match="no finished round yet in: empty"):
+        save([run, record("empty", [])], tmp_path / "r.html")
+    with pytest.raises(SparseFedError, match="nothing to draw yet"):
+        save([record("a", [{"round": 1}])], tmp_path / "r.png", "png")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_importing_the_report_loads_no_charts() -> None:
+    code = "import sys, sparsefed.report; sys.exit(any(m in sys.modules for m in ('altair', 'vl_convert')))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# --- in a real browser ------------------------------------------------------------------------------------------------
+
+in_browser = pytest.mark.skipif(BROWSER is None, reason=f"no browser on PATH (looked for {', '.join(BROWSERS)})")
+
+
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    folder = tmp_path_factory.mktemp("browser")
+    probe = folder / "probe.html"
+    probe.write_text("<p id='probe'>here")
+    with browser(folder / "profile") as page:
+        page.ask("Page.navigate", url=probe.as_uri())
+        try:
+            page.until("!!document.getElementById('probe')", seconds=5)
+        except AssertionError:
+            # A browser in a sandbox of its own (a snap) sees another temporary folder than we do.
+            pytest.skip(f"{BROWSER} cannot open files in {folder}")
+        yield page
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory, page: str) -> Path:
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    path.write_text(page, encoding="utf-8")
+    return path
+
+
+@in_browser
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "light"), (390, "dark")])
+def test_charts_are_drawn_without_a_complaint_or_a_request(tab: Page, file: Path, width: int, scheme: str) -> None:
+    tab.events.clear()
+    tab.open(file, width, scheme)
+    lines = (
+        "[...document.querySelectorAll('.chart')].map(c => c.querySelectorAll('svg .mark-line path[stroke]').length)"
+    )
+    assert tab.value(lines) == [3, 3, 2, 3, 3, 3]
+    assert tab.value("document.documentElement.scrollWidth") == width  # nothing sticks out of the screen
+    fits = "[...document.querySelectorAll('.chart')].every(c => c.querySelector('svg').clientWidth <= c.clientWidth)"
+    assert tab.value(fits)
+    assert tab.complaints() == []
+    assert set(tab.requests()) == {file.resolve().as_uri()}
+
+
+@in_browser
+def test_text_of_charts_can_be_read_in_the_dark_and_on_paper(tab: Page, file: Path) -> None:
+    tab.open(file, scheme="dark")
+    fill = "getComputedStyle(document.querySelector('.chart svg text')).fill"
+    back = "getComputedStyle(document.querySelector('.chart svg')).backgroundColor"
+    assert (tab.value(fill), tab.value(back)) == ("rgb(169, 177, 186)", "rgba(0, 0, 0, 0)")
+    tab.ask("Emulation.setEmulatedMedia", media="print", features=[{"name": "prefers-color-scheme", "value": "dark"}])
+    assert tab.value(fill) == "rgb(90, 98, 108)"
+    tab.ask("Emulation.setEmulatedMedia", media="")
+
+
+@in_browser
+def test_the_pointer_is_told_every_value_of_the_nearest_round(tab: Page, file: Path) -> None:
+    tab.open(file)
+    where = "(() => { const b = document.querySelector('#chart-attack-accuracy .mark-line').getBoundingClientRect();"
+    x, y = tab.value(where + " scrollTo(0, 0); return [b.x + b.width, b.y + b.height / 2]; })()")
+    for step in (9, 6):  # the first move enters the chart, the second is on it
+        tab.ask("Input.dispatchMouseEvent", type="mouseMoved", x=x - step, y=y)
+    tab.until("document.getElementById('vg-tooltip-element')?.classList.contains('visible')")
+    cells = "[...document.querySelectorAll('#vg-tooltip-element td')].map(cell => cell.textContent.trim())"
+    final = [f"{100 * (row.attack_accuracy or 0):.1f}%" for row in summary(demo())]
+    told = tab.value(cells)
+    assert told == ["Round", "300", "undefended", final[0], "clipping", final[1], "sparsefed", final[2]]
+
+
+@in_browser
+def test_the_menu_saves_pictures_and_leads_nowhere_else(tab: Page, file: Path) -> None:
+    tab.open(file)
+    links = "[...new Set([...document.querySelectorAll('.vega-actions a')].map(a => a.textContent))]"
+    assert tab.value(links) == ["Save as SVG", "Save as PNG"]
+
+
+@in_browser
+def test_the_browser_itself_forbids_requests(tab: Page, file: Path) -> None:
+    tab.open(file)
+    refused = "new Promise(done => { addEventListener('securitypolicyviolation', e => done(e.effectiveDirective));"
+    assert (
+        tab.value(refused + " fetch('http://127.0.0.1:9/').catch(() => 0); setTimeout(done, 5000); })") == "connect-src"
+    )
+
+
+@in_browser
+def test_hostile_names_do_nothing_in_a_browser(tab: Page, tmp_path: Path) -> None:
+    evil = HOSTILE + "<img src=x onerror='window.harmed = 1'>"
+    rows = [evaluated(t, 0.5, 0.5, honest_norm=1.0) for t in (1, 2)]
+    tab.events.clear()
+    tab.open(save([record(evil, rows)], tmp_path / "r.html")[0])
+    assert tab.value("document.querySelectorAll('.chart svg .mark-line').length") == 3
+    assert tab.value("window.harmed === undefined && !document.querySelector('main b, main img')")
+    assert tab.complaints() == []
