@@ -183,11 +183,11 @@ def test_linear(sizes: list[int], inputs: int, outputs: int, bias: bool, tokens:
 )
 def test_normalisation_layers(sizes: list[int], kind: str, bias: bool, seed: int) -> None:
     def build() -> nn.Module:
-        shape = [3] if kind == "layer" else [4, 3, 3]
+        shape = [16] if kind == "layer" else [4, 2, 16]  # few numbers of small variance would only test rounding
         norm = nn.GroupNorm(2, 4) if kind == "group" else nn.LayerNorm(shape, bias=bias)
-        return nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), norm, nn.ReLU(), nn.Flatten(), nn.Linear(36, 3))
+        return nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), norm, nn.ReLU(), nn.Flatten(), nn.Linear(128, 3))
 
-    assert_same(make_task(seeded(build, seed)), examples((2, 3, 3), sizes, 3, seed))
+    assert_same(make_task(seeded(build, seed)), examples((2, 2, 16), sizes, 3, seed))
 
 
 @settings(max_examples=25, deadline=None)

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from sparsefed.errors import DataError, SparseFedError
+from sparsefed.memory import keep_freed_memory
 
 if TYPE_CHECKING:
     from sparsefed.config import Config
@@ -58,6 +59,7 @@ def main() -> None:
     logging.basicConfig(
         level=logging.WARNING, format="%(message)s", handlers=[RichHandler(console=errors, show_path=False)]
     )
+    keep_freed_memory()
     try:
         app()
     except SparseFedError as error:
@@ -107,7 +109,6 @@ def demo(
 
     chosen = configs.demo(set_ or [])
     pairs = [(config, out / config.name) for config in chosen]
-    console.print(configs.demo_introduction(chosen[-1]), highlight=False)
     if _run_all(pairs, overwrite=fresh, continuing=not fresh):
         _write_report([folder for _, folder in pairs], out / "report.html", "html")
 

@@ -23,6 +23,7 @@ from sparsefed.client.layers import LAYERS, Call, Group, Layer, bias_rows, per_c
 from sparsefed.client.loop import client_rows, loop
 from sparsefed.task import Slot, Task, load_flat, seeded_layers, working_copy
 from sparsefed.types import Batch, Block, IntArray
+from sparsefed.vectors.rows import row_moments, weighted_sum
 
 log = logging.getLogger(__name__)
 
@@ -35,36 +36,25 @@ PROBE_TOLERANCE = 1e-3  # of a client's norm: a layer used in a way the table do
 class Direct:
     """A parameter whose per-client gradients are written out."""
 
-    def __init__(self, slot: Slot, rows: Tensor, flat: Callable[[Tensor], Tensor]) -> None:
-        self.slot, self._rows, self._flat = slot, rows, flat  # rows [m, ...]
+    def __init__(self, slot: Slot, rows: Tensor, layer: Layer | None = None) -> None:
+        self.slot, self._rows, self._layer = slot, rows, layer  # rows [m, ...], in the layer's own layout
 
-    def norms_squared(self) -> Tensor:
-        return torch.linalg.vector_norm(self._rows.flatten(1), dim=1, dtype=torch.float32).double().square()
-
-    def dot(self, part: Tensor) -> Tensor:
-        return (self.rows() @ part).double()
+    def moments(self, theta: Tensor) -> tuple[Tensor, Tensor]:
+        part = theta.view(self.slot.shape)
+        return row_moments(self._rows.flatten(1), (self._layer.packed(part) if self._layer else part).reshape(-1))
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        kept = weights != 0
-        rows = self._rows if bool(kept.all()) else self._rows[kept]
-        total = _weigh(weights[kept].float(), rows.flatten(1)).view(self._rows.shape[1:])
+        total = weighted_sum(self._rows.flatten(1), weights).view(self._rows.shape[1:])
         return self._flat(total).reshape(-1)
 
-    def rows(self) -> Tensor:
-        return self._flat(self._rows).reshape(len(self._rows), -1).float()
+    def write(self, out: Tensor) -> None:
+        out.view(len(out), *self.slot.shape).copy_(self._flat(self._rows))
 
     def add(self, other: Direct) -> Direct:
-        return Direct(self.slot, self._rows.float() + other._rows.float(), self._flat)
+        return Direct(self.slot, self._rows.float() + other._rows.float(), self._layer)
 
-
-def _weigh(weights: Tensor, rows: Tensor) -> Tensor:
-    """sum_i weights[i] * rows[i] in float32, a strip of columns at a time: rows in bfloat16 are never copied whole."""
-    if rows.dtype == torch.float32:
-        return weights @ rows
-    out = torch.empty(rows.shape[1])
-    for low in range(0, rows.shape[1], 65536):
-        out[low : low + 65536] = weights @ rows[:, low : low + 65536].float()
-    return out
+    def _flat(self, rows: Tensor) -> Tensor:
+        return self._layer.flat(rows) if self._layer else rows
 
 
 class Ghost:
@@ -73,11 +63,11 @@ class Ghost:
     def __init__(self, slot: Slot, layer: Layer, call: Call, output: Callable[[], Tensor]) -> None:
         self.slot, self._layer, self._call, self._output = slot, layer, call, output
 
-    def norms_squared(self) -> Tensor:
+    def moments(self, theta: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG002 - the layer holds the same weights
         assert self._layer.norms is not None
-        return self._layer.norms(self._call)
+        return self._layer.norms(self._call), self._dots()
 
-    def dot(self, part: Tensor) -> Tensor:  # noqa: ARG002 - the layer holds the same weights
+    def _dots(self) -> Tensor:
         """<gradient, weight> is <output gradient, output without bias>: the layer is linear in its weight."""
         call = self._call
         output, bias = self._output(), getattr(call.layer, "bias", None)
@@ -100,8 +90,8 @@ class Ghost:
                 call = call._replace(a=torch.where(alone == 0, 0, call.a))
         return self._layer.total(call, scaled).float().reshape(-1)
 
-    def rows(self) -> Tensor:
-        return Direct(self.slot, self._layer.rows(self._call), self._layer.flat).rows()
+    def write(self, out: Tensor) -> None:
+        Direct(self.slot, self._layer.rows(self._call), self._layer).write(out)
 
 
 class FusedBlock:
@@ -118,10 +108,9 @@ class FusedBlock:
         """|scale (g + w theta)|, from |g|^2, <g, theta> and |theta|^2."""
         decay, squared = self._step.weight_decay, torch.zeros(self._size, dtype=torch.float64)
         for piece in self._pieces:
-            squared += piece.norms_squared()
-            if decay:
-                squared += 2 * decay * piece.dot(self._theta[piece.slot.start : piece.slot.stop])
-        squared += decay**2 * float(self._theta.double().square().sum())
+            squares, dots = piece.moments(self._theta[piece.slot.start : piece.slot.stop])
+            squared += squares + 2 * decay * dots
+        squared += decay**2 * float(torch.linalg.vector_norm(self._theta, dtype=torch.float64)) ** 2
         return squared.clamp_(min=0).sqrt_().mul_(abs(self._step.scale))
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
@@ -133,7 +122,7 @@ class FusedBlock:
     def rows(self) -> Tensor:
         out = torch.zeros(self._size, len(self._theta))
         for piece in self._pieces:
-            out[:, piece.slot.start : piece.slot.stop] = piece.rows()
+            piece.write(out[:, piece.slot.start : piece.slot.stop])
         return out.add_(self._theta, alpha=self._step.weight_decay).mul_(self._step.scale)
 
 
@@ -198,9 +187,9 @@ class _Recording:
             if self._uses[slot.name] == 1 and layer.ghost(call):
                 self._add(Ghost(slot, layer, call, output))
             else:
-                self._add(Direct(slot, layer.rows(call), layer.flat))
+                self._add(Direct(slot, layer.rows(call), layer))
         if id(bias) in self._slots:
-            self._add(Direct(self._slots[id(bias)], bias_rows(call), lambda rows: rows))
+            self._add(Direct(self._slots[id(bias)], bias_rows(call)))
 
     def _add(self, piece: Direct | Ghost) -> None:
         before = self.pieces.get(piece.slot.name)

@@ -23,7 +23,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-GHOST_MARGIN = 0.5  # a ghost norm may cost this share of the direct contraction: what one call a client wastes
+GHOST_MARGIN = 0.55  # a ghost norm may cost this share of the direct contraction: what one call a client wastes
+SHIFT_COST = 700  # multiplications that take as long as shifting and adding up one entry of a Gram matrix
 
 
 class Group(NamedTuple):
@@ -134,12 +135,9 @@ def _conv_weight_gradient(layer: AnyConv, a: Tensor, g: Tensor) -> Tensor:
 def _conv_rows(call: Call) -> Tensor:
     layer: AnyConv = call.layer  # type: ignore[assignment]
     if call.a.dtype == torch.bfloat16 and call.a.dim() == 4 and layer.groups == 1 and _positions(call) <= 320:
-        return _unfolded(call, _outer)  # few positions: the calls cost more than copying the patches
-    rows = []
-    for group in call.groups:
-        for low in range(group.examples.start, group.examples.stop, group.size):
-            part = slice(low, low + group.size)
-            rows.append(_conv_weight_gradient(layer, call.a[part], call.g[part]))
+        return _unfolded_rows(call)  # few positions: the calls cost more than copying the patches
+    sizes = [q.size for q in call.groups for _ in range(q.count)]
+    rows = [_conv_weight_gradient(layer, a, g) for a, g in zip(call.a.split(sizes), call.g.split(sizes), strict=True)]
     if call.a.dim() != 4:
         return torch.stack(rows)
     return torch.stack([row.permute(0, 2, 3, 1) for row in rows])  # as channels-last memory has it: a plain copy
@@ -149,36 +147,53 @@ def _positions(call: Call) -> int:
     return call.groups[-1].size * math.prod(call.g.shape[2:])
 
 
-def _patches(call: Call, layer: nn.Conv2d) -> Tensor:
-    """The inputs that each output position sees [M, H', W', kh * kw * C]."""
+def _unfolded_rows(call: Call) -> Tensor:
+    """The contraction of the inputs that each output position sees with the output gradients."""
+    layer: nn.Conv2d = call.layer  # type: ignore[assignment]
     top, left = _padding(layer)
     padded = F.pad(call.a.permute(0, 2, 3, 1), (0, 0, left, left, top, top))
     (examples, height, width), channels = call.g.shape[:1] + call.g.shape[2:], call.a.shape[1]
     along, down, across, one = padded.stride()
+    (down_step, across_step), (down_hole, across_hole) = layer.stride, layer.dilation
     windows = padded.as_strided(
         (examples, height, width, *layer.kernel_size, channels),
-        (
-            along,
-            down * layer.stride[0],
-            across * layer.stride[1],
-            down * layer.dilation[0],
-            across * layer.dilation[1],
-            one,
-        ),
+        (along, down * down_step, across * across_step, down * down_hole, across * across_hole, one),
     )
-    return windows.reshape(examples, height, width, -1)
-
-
-def _unfolded(call: Call, contract: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    layer: nn.Conv2d = call.layer  # type: ignore[assignment]
-    result = _batched(call, contract, _patches(call, layer), call.g.permute(0, 2, 3, 1))
-    if result.dim() == 1:
-        return result
-    return result.view(len(result), layer.out_channels, *layer.kernel_size, layer.in_channels)
+    rows = _batched(call, _outer, windows.flatten(3), call.g.permute(0, 2, 3, 1))
+    return rows.view(len(rows), layer.out_channels, *layer.kernel_size, channels)
 
 
 def _conv_norms(call: Call) -> Tensor:
-    return _unfolded(call, _gram_norm)
+    """Ghost norms without patches: <patch p, patch q> is the sum over kernel offsets o of <a[p + o], a[q + o]>, so one
+    Gram matrix of the pixels, shifted and added up, is the Gram matrix of the patches."""
+    parts = [_conv_group_norms(call, q) for q in call.groups]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _conv_group_norms(call: Call, q: Group) -> Tensor:
+    layer: nn.Conv2d = call.layer  # type: ignore[assignment]
+    (height, width), (out_height, out_width) = call.a.shape[2:], call.g.shape[2:]
+    top, left = _padding(layer)
+    a, g = by_client(call.a.permute(0, 2, 3, 1), q), by_client(call.g.permute(0, 2, 3, 1), q)
+    pixels = _clients_last(torch.bmm(a, a.transpose(1, 2))).view(q.size, height, width, q.size, height, width, q.count)
+    pixels = F.pad(pixels, (0, 0, left, left, top, top, 0, 0, left, left, top, top))
+    gram = pixels.new_zeros(q.size, out_height, out_width, q.size, out_height, out_width, q.count)
+    for i in range(layer.kernel_size[0]):
+        for j in range(layer.kernel_size[1]):
+            rows = _steps(i * layer.dilation[0], layer.stride[0], out_height)
+            columns = _steps(j * layer.dilation[1], layer.stride[1], out_width)
+            gram += pixels[:, rows, columns, :, rows, columns]
+    gram *= _clients_last(torch.bmm(g, g.transpose(1, 2))).view_as(gram)
+    return gram.flatten(0, -2).sum(0, dtype=torch.float64).clamp_(min=0)
+
+
+def _clients_last(grams: Tensor) -> Tensor:
+    """[count, T, T] -> float32 [T, T, count]: long inner loops whatever the size of the image."""
+    return grams.permute(1, 2, 0).float().contiguous()
+
+
+def _steps(first: int, step: int, count: int) -> slice:
+    return slice(first, first + step * (count - 1) + 1, step)
 
 
 def _conv_total(call: Call, g: Tensor) -> Tensor:
@@ -190,12 +205,16 @@ def _conv_ghost(call: Call) -> bool:
     if call.a.dim() != 4 or layer.groups != 1:
         return False
     inputs, outputs = layer.weight[0].numel(), layer.out_channels
-    return _positions(call) * (inputs + outputs) < GHOST_MARGIN * inputs * outputs
+    return _positions(call) * (layer.in_channels + outputs + SHIFT_COST) < GHOST_MARGIN * inputs * outputs
 
 
 def _conv_flat(rows: Tensor) -> Tensor:
     """Rows in channels-last order back to the parameter's own order."""
     return rows.movedim(-1, -3)
+
+
+def _conv_packed(parameter: Tensor) -> Tensor:
+    return parameter.permute(0, 2, 3, 1)
 
 
 # --- embedding -----------------------------------------------------------------------------------------------------
@@ -283,12 +302,13 @@ class Layer(NamedTuple):
     total: Callable[[Call, Tensor], Tensor] | None = None  # the batched contraction with given output gradients
     ghost: Callable[[Call], bool] = lambda call: False  # noqa: ARG005
     known: Callable[..., bool] = lambda layer: True  # noqa: ARG005
-    flat: Callable[[Tensor], Tensor] = lambda rows: rows  # rows in the order of the parameter
+    flat: Callable[[Tensor], Tensor] = lambda rows: rows  # from the layout of `rows` to that of the parameter
+    packed: Callable[[Tensor], Tensor] = lambda parameter: parameter  # and back
 
 
 _LINEAR = Layer(_linear_rows, _linear_norms, _linear_total, _linear_ghost)
 _CONV = Layer(_conv_rows, None, None, lambda call: False, _conv_known)  # noqa: ARG005
-_CONV2D = Layer(_conv_rows, _conv_norms, _conv_total, _conv_ghost, _conv_known, _conv_flat)
+_CONV2D = Layer(_conv_rows, _conv_norms, _conv_total, _conv_ghost, _conv_known, _conv_flat, _conv_packed)
 
 LAYERS: dict[type[nn.Module], Layer] = {
     nn.Linear: _LINEAR,

@@ -24,6 +24,8 @@ import torch
 
 Float32 = npt.NDArray[np.float32]
 Bits = npt.NDArray[np.uint32]
+Halves = npt.NDArray[np.uint16]  # the bits of bfloat16: the upper half of a float32
+Doubles = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
 Index = npt.NDArray[np.int64]
 Span = tuple[int, int]
@@ -37,13 +39,18 @@ TILE = 2048  # coordinates that stay in the first-level cache between the arithm
 MIN_CHUNK = 1 << 16  # below this, starting a thread costs more than the work
 
 
-def compiled(function: F) -> F:
+def compiled(function: F, **more: Any) -> F:
     """Machine code on the first call, kept on disk where a folder is writable."""
-    options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
+    options: dict[str, Any] = {"nogil": True, "error_model": "numpy", **more}
     try:
         return cast(F, numba.njit(cache=True, **options)(function))
     except RuntimeError:  # numba found no writable cache folder: compile anew in each process
         return cast(F, numba.njit(**options)(function))
+
+
+def compiled_fast(function: F) -> F:
+    """The same, where sums may be taken in any order: that is what lets a sum use vector instructions."""
+    return compiled(function, fastmath={"reassoc", "contract"})
 
 
 def spans(d: int) -> list[Span]:
@@ -63,6 +70,72 @@ def over_chunks(work: Callable[[int, int, int], None], chunks: list[Span]) -> No
         work(0, *chunks[0])
         for other in others:
             other.result()
+
+
+@compiled_fast
+def half_moments(rows: Halves, theta: Float32, start: int, stop: int, squares: Doubles, dots: Doubles) -> None:
+    """Rows start..stop of bfloat16 [m, K]: |row|^2 and <row, theta>, in float32 within a tile, float64 across."""
+    wide = np.empty(TILE, np.uint32)
+    values = wide.view(np.float32)
+    for i in range(start, stop):
+        square, dot = 0.0, 0.0
+        for tile in range(0, rows.shape[1], TILE):
+            part, other = rows[i, tile : tile + TILE], theta[tile : tile + TILE]
+            for j in range(part.shape[0]):
+                wide[j] = np.uint32(part[j]) << np.uint32(16)
+            s, t = np.float32(0), np.float32(0)
+            for j in range(part.shape[0]):
+                s += values[j] * values[j]
+                t += values[j] * other[j]
+            square += s
+            dot += t
+        squares[i], dots[i] = square, dot
+
+
+@compiled_fast
+def float_moments(rows: Float32, theta: Float32, start: int, stop: int, squares: Doubles, dots: Doubles) -> None:
+    """The same of float32 rows."""
+    for i in range(start, stop):
+        square, dot = 0.0, 0.0
+        for tile in range(0, rows.shape[1], TILE):
+            part, other = rows[i, tile : tile + TILE], theta[tile : tile + TILE]
+            s, t = np.float32(0), np.float32(0)
+            for j in range(part.shape[0]):
+                s += part[j] * part[j]
+                t += part[j] * other[j]
+            square += s
+            dot += t
+        squares[i], dots[i] = square, dot
+
+
+@compiled
+def half_weigh(rows: Halves, weights: Float32, start: int, stop: int, out: Float32) -> None:
+    """Columns start..stop of sum_i weights[i] rows[i], bfloat16 rows; a weight of 0 leaves its row out."""
+    wide = np.empty(TILE, np.uint32)
+    values = wide.view(np.float32)
+    for tile in range(start, stop, TILE):
+        total = out[tile : min(tile + TILE, stop)]
+        total[:] = 0
+        for i in range(rows.shape[0]):
+            weight, part = weights[i], rows[i, tile : min(tile + TILE, stop)]
+            if weight != 0:
+                for j in range(part.shape[0]):
+                    wide[j] = np.uint32(part[j]) << np.uint32(16)
+                for j in range(part.shape[0]):
+                    total[j] += weight * values[j]
+
+
+@compiled
+def float_weigh(rows: Float32, weights: Float32, start: int, stop: int, out: Float32) -> None:
+    """The same of float32 rows."""
+    for tile in range(start, stop, TILE):
+        total = out[tile : min(tile + TILE, stop)]
+        total[:] = 0
+        for i in range(rows.shape[0]):
+            weight, part = weights[i], rows[i, tile : min(tile + TILE, stop)]
+            if weight != 0:
+                for j in range(part.shape[0]):
+                    total[j] += weight * part[j]
 
 
 @compiled
