@@ -1,0 +1,1 @@
+"""Benchmarks: ratios against named references, taken in one run. Never a bare time."""
