@@ -8,6 +8,7 @@ from sparsefed.client import fused
 from sparsefed.data.partition import iid
 from sparsefed.defenses import build
 from sparsefed.federation import ThreatModel, federate, uniform
+from sparsefed.schedule import constant
 from sparsefed.simulate import Protocol, simulate, start
 from sparsefed.task import differentiator, evaluator, make_task
 
@@ -16,12 +17,14 @@ x = torch.randn(6000, 20)  # your data: any tensor, and integer labels
 y = (x[:, :3] + 0.3 * x[:, 3:6] ** 2).argmax(1)
 
 task, test_x, test_y = make_task(model), x[5000:], y[5000:]
-devices = federate(x[:5000], y[:5000], iid(y[:5000].numpy(), None, 500, None, 0), uniform, 50, ThreatModel(share=0.1), 0)
+devices = federate(
+    x[:5000], y[:5000], iid(y[:5000].numpy(), None, 500, None, 0), uniform, 50, ThreatModel(share=0.1), 0
+)
 wrong = auxiliary_set(test_x, test_y, 50, classes=3, seed=0)
 attack, gradient, evaluate = pgd(wrong), differentiator(task, torch.float32), evaluator(task, torch.float32)
 for name, params in (("undefended", {}), ("clipping", {"clip_norm": 1.0}), ("sparsefed", {"k": 100, "clip_norm": 1.0})):
-    protocol = Protocol(devices, fused(task), build(name, **params), lambda t: 0.1, False, 0.0, 0, attack, gradient)
-    *_, last = simulate(protocol, start(protocol, task.initial()), rounds=200)
+    protocol = Protocol(devices, fused(task), build(name, **params), constant(0.1), False, 0.0, 0, attack, gradient)
+    *_, last = simulate(protocol, start(protocol, task.initial()), rounds=100)
     theta = last.state.theta
     test, poisoned = (evaluate(theta, a, b).accuracy(b) for a, b in ((test_x, test_y), (wrong.x, wrong.y)))
     print(f"{name:10}  test accuracy {test:.1%}  attack accuracy {poisoned:.1%}")

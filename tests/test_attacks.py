@@ -39,10 +39,10 @@ def test_the_auxiliary_set_has_wrong_labels_of_distinct_points(s: int, classes: 
     x, y = points(seed=seed)
     y = y % classes
     auxiliary = auxiliary_set(x, y, s, classes, seed)
-    assert len(auxiliary.positions.unique()) == s
+    assert len(set(auxiliary.positions.tolist())) == s
     assert torch.equal(auxiliary.x, x[auxiliary.positions])
     assert bool((auxiliary.y != y[auxiliary.positions]).all())
-    assert 0 <= int(auxiliary.y.min()) and int(auxiliary.y.max()) < classes
+    assert int(auxiliary.y.min()) >= 0 and int(auxiliary.y.max()) < classes
 
 
 def test_all_wrong_labels_are_drawn() -> None:
@@ -126,10 +126,7 @@ ATTACKED = {
 
 def final(table: dict[str, object]) -> dict[str, float]:
     experiment = configs.build(configs.parse(table))
-    last = None
-    for last in simulate(experiment.protocol, start(experiment.protocol, experiment.theta), 120):
-        pass
-    assert last is not None
+    *_, last = simulate(experiment.protocol, start(experiment.protocol, experiment.theta), 120)
     return dict(experiment.evaluate(last.state.theta))
 
 

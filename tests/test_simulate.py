@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import resource
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,11 +12,8 @@ import pytest
 import torch
 
 from sparsefed import config as configs
-from sparsefed.client import Cohort, LocalStep
 from sparsefed.config import Experiment
 from sparsefed.simulate import RoundReport, ServerState, simulate, start
-from sparsefed.task import make_task
-from sparsefed.types import Batch, Context
 
 BASE: dict[str, Any] = {
     "seed": 3,
@@ -144,7 +139,7 @@ def test_the_budget_follows_the_clip_rule() -> None:
 def test_devices_that_send_garbage_are_dropped_and_counted() -> None:
     built = experiment(threat={"share": 0.3})
 
-    def garbage(_: Any) -> torch.Tensor:
+    def garbage(knowledge: Any) -> torch.Tensor:  # noqa: ARG001
         return torch.full_like(built.theta, float("nan"))
 
     broken = replace(built, protocol=replace(built.protocol, attack=garbage))

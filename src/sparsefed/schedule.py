@@ -9,7 +9,7 @@ from sparsefed.errors import ConfigError
 Schedule = Callable[[int], float]
 
 
-def constant(lr: float, rounds: int, peak_at: float) -> Schedule:  # noqa: ARG001 - all schedules take the same
+def constant(lr: float, rounds: int = 0, peak_at: float = 0.0) -> Schedule:  # noqa: ARG001 - all take the same
     """lambda(t) = lr."""
     return lambda round: lr  # noqa: ARG005
 

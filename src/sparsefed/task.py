@@ -120,7 +120,7 @@ def seeded_layers(module: nn.Module, seed: int) -> Iterator[None]:
         yield
         return
     with torch.random.fork_rng(devices=[]):
-        torch.random.default_generator.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         yield
 
 

@@ -26,7 +26,7 @@ def pgd(
     *,
     epochs: Annotated[int, "PGD steps; each takes one batch of the auxiliary set"] = 5,
     batch: Annotated[int, "auxiliary points a step"] = 100,
-    step: Annotated[float, "eta, the length of a step"] = 0.1,
+    step: Annotated[float, "eta, the length of a step"] = 0.02,
     boost: Annotated[float, "factor on the attacker's loss"] = 20.0,
     to_budget: Annotated[bool, "stretch the update to exactly the norm that the server enforces"] = True,
 ) -> Attack:

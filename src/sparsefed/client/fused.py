@@ -80,7 +80,7 @@ class Ghost:
     def weighted_sum(self, weights: Tensor) -> Tensor:
         assert self._layer.total is not None
         call = self._call
-        sizes = torch.tensor([q.size for q in call.groups for _ in range(q.count)])
+        sizes = torch.tensor([q.size for q in call.groups for _ in range(q.members)])
         spread = torch.repeat_interleave(weights, sizes).view(-1, *[1] * (call.g.dim() - 1))
         scaled = call.g * spread.to(call.g.dtype)
         if bool((weights == 0).any()):  # 0 * nan is nan: what is left out is zeroed on both sides

@@ -35,8 +35,8 @@ class Group(NamedTuple):
     size: int
 
     @property
-    def count(self) -> int:
-        return self.clients.stop - self.clients.start
+    def members(self) -> int:
+        return int(self.clients.stop - self.clients.start)
 
 
 class Call(NamedTuple):
@@ -49,7 +49,7 @@ class Call(NamedTuple):
 
     @property
     def clients(self) -> int:
-        return self.groups[-1].clients.stop
+        return int(self.groups[-1].clients.stop)
 
 
 # --- sums over a client's examples ---------------------------------------------------------------------------------
@@ -57,14 +57,15 @@ class Call(NamedTuple):
 
 def per_client_sum(values: Tensor, groups: tuple[Group, ...]) -> Tensor:
     """[M, ...] -> [m, ...], in float32."""
-    parts = [values[q.examples].unflatten(0, (q.count, q.size)).sum(1, dtype=torch.float32) for q in groups]
+    shape = values.shape[1:]
+    parts = [values[q.examples].reshape(q.members, q.size, *shape).sum(1, dtype=torch.float32) for q in groups]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def by_client(values: Tensor, group: Group) -> Tensor:
     """The positions of each client of a group: [count * size, ..., features] -> [count, positions, features]."""
     part = values[group.examples]
-    return part.reshape(group.count, -1, part.shape[-1])
+    return part.reshape(group.members, -1, part.shape[-1])
 
 
 def _batched(call: Call, contract: Callable[[Tensor, Tensor], Tensor], a: Tensor, g: Tensor) -> Tensor:
@@ -136,8 +137,11 @@ def _conv_rows(call: Call) -> Tensor:
     layer: AnyConv = call.layer  # type: ignore[assignment]
     if call.a.dtype == torch.bfloat16 and call.a.dim() == 4 and layer.groups == 1 and _positions(call) <= 320:
         return _unfolded_rows(call)  # few positions: the calls cost more than copying the patches
-    sizes = [q.size for q in call.groups for _ in range(q.count)]
-    rows = [_conv_weight_gradient(layer, a, g) for a, g in zip(call.a.split(sizes), call.g.split(sizes), strict=True)]
+    sizes = [q.size for q in call.groups for _ in range(q.members)]
+    rows = [
+        _conv_weight_gradient(layer, a, g)
+        for a, g in zip(torch.split(call.a, sizes), torch.split(call.g, sizes), strict=True)
+    ]
     if call.a.dim() != 4:
         return torch.stack(rows)
     return torch.stack([row.permute(0, 2, 3, 1) for row in rows])  # as channels-last memory has it: a plain copy
@@ -175,9 +179,11 @@ def _conv_group_norms(call: Call, q: Group) -> Tensor:
     (height, width), (out_height, out_width) = call.a.shape[2:], call.g.shape[2:]
     top, left = _padding(layer)
     a, g = by_client(call.a.permute(0, 2, 3, 1), q), by_client(call.g.permute(0, 2, 3, 1), q)
-    pixels = _clients_last(torch.bmm(a, a.transpose(1, 2))).view(q.size, height, width, q.size, height, width, q.count)
+    pixels = _clients_last(torch.bmm(a, a.transpose(1, 2))).view(
+        q.size, height, width, q.size, height, width, q.members
+    )
     pixels = F.pad(pixels, (0, 0, left, left, top, top, 0, 0, left, left, top, top))
-    gram = pixels.new_zeros(q.size, out_height, out_width, q.size, out_height, out_width, q.count)
+    gram = pixels.new_zeros(q.size, out_height, out_width, q.size, out_height, out_width, q.members)
     for i in range(layer.kernel_size[0]):
         for j in range(layer.kernel_size[1]):
             rows = _steps(i * layer.dilation[0], layer.stride[0], out_height)
@@ -257,8 +263,9 @@ def _embedding_total(call: Call, g: Tensor) -> Tensor:
 
 
 def _embedding_ghost(call: Call) -> bool:
+    layer: nn.Embedding = call.layer  # type: ignore[assignment]
     positions = call.groups[-1].size * math.prod(call.a.shape[1:])
-    return positions**2 < call.layer.weight.shape[0]  # type: ignore[operator, union-attr, no-any-return]
+    return bool(positions**2 < layer.num_embeddings)
 
 
 # --- normalisation layers and biases: always direct, their rows are small -------------------------------------------

@@ -78,7 +78,7 @@ def half_moments(rows: Halves, theta: Float32, start: int, stop: int, squares: D
     wide = np.empty(TILE, np.uint32)
     values = wide.view(np.float32)
     for i in range(start, stop):
-        square, dot = 0.0, 0.0
+        square, dot = np.float64(0), np.float64(0)
         for tile in range(0, rows.shape[1], TILE):
             part, other = rows[i, tile : tile + TILE], theta[tile : tile + TILE]
             for j in range(part.shape[0]):
@@ -96,7 +96,7 @@ def half_moments(rows: Halves, theta: Float32, start: int, stop: int, squares: D
 def float_moments(rows: Float32, theta: Float32, start: int, stop: int, squares: Doubles, dots: Doubles) -> None:
     """The same of float32 rows."""
     for i in range(start, stop):
-        square, dot = 0.0, 0.0
+        square, dot = np.float64(0), np.float64(0)
         for tile in range(0, rows.shape[1], TILE):
             part, other = rows[i, tile : tile + TILE], theta[tile : tile + TILE]
             s, t = np.float32(0), np.float32(0)

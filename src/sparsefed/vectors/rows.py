@@ -25,7 +25,7 @@ def row_moments(rows: Tensor, theta: Tensor) -> tuple[Tensor, Tensor]:
     kernel, other = (kernels.half_moments if half else kernels.float_moments), theta.contiguous().numpy()
     threads = _threads(rows)
     chunks = list(pairwise([len(bits) * c // threads for c in range(threads + 1)]))
-    kernels.over_chunks(lambda _, a, b: kernel(bits, other, a, b, squares, dots), chunks)  # type: ignore[operator]
+    kernels.over_chunks(lambda _, a, b: kernel(bits, other, a, b, squares, dots), chunks)
     return torch.from_numpy(squares), torch.from_numpy(dots)
 
 
@@ -42,7 +42,7 @@ def weighted_sum(rows: Tensor, weights: Tensor) -> Tensor:
     threads = _threads(rows)
     width = -(-bits.shape[1] // threads)
     chunks = [(low, min(low + width, bits.shape[1])) for low in range(0, bits.shape[1], width)]
-    kernels.over_chunks(lambda _, a, b: kernel(bits, factors, a, b, out), chunks)  # type: ignore[operator]
+    kernels.over_chunks(lambda _, a, b: kernel(bits, factors, a, b, out), chunks)
     return torch.from_numpy(out)
 
 
