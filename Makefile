@@ -36,5 +36,16 @@ bench: $(STAMP)  ## the benchmarks (ratios against named references); wants an i
 	@$(BIN)/python -m benchmarks.engine --json runs/bench-engine.json
 	@$(BIN)/python -m benchmarks.population --json runs/bench-population.json
 
+.PHONY: peers
+PEERS := .venv-peers
+
+peers: $(PEERS)/.installed  ## the environment of the peers that bench compares with
+
+$(PEERS)/.installed: benchmarks/peers.txt
+	@test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
+	@echo "Installing the peers into $(PEERS) (about a minute the first time) ..."
+	@$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/peers.txt
+	@touch $@
+
 clean:           ## remove the environment and caches, keep runs
 	rm -rf $(VENV) .venv-peers .mypy_cache .pytest_cache .ruff_cache

@@ -35,7 +35,7 @@ class Case:
     examples: int  # of each client
     repeats: int
     slow_every: int  # the loop and the peer take part in every so-manieth repeat
-    bars: Mapping[str, float]  # by dtype: ours (clip and mean) / plain batch step
+    bars: Mapping[str, float | None]  # by dtype: ours (clip and mean) / plain batch step
     peer_bar: float | None = None  # peer / ours in bfloat16
     clients: int = 100
     params: Mapping[str, int] = field(default_factory=dict)
@@ -55,20 +55,26 @@ CASES: Mapping[str, Case] = {
 
 
 def quick(case: Case) -> Case:
-    """The same, so small that it only shows that everything runs."""
-    return replace(case, clients=4, repeats=2, slow_every=1)
+    """The same, so small that it only shows that everything runs: nothing is asked of it."""
+    return replace(case, clients=4, repeats=2, slow_every=1, bars=dict.fromkeys(case.bars), peer_bar=None)
 
 
-def peer_bars(case: Case) -> Mapping[str, Bar | None]:
+def our_bars(case: Case, dtype: str) -> tuple[Bar | None, Bar | None]:
+    """What is asked of clip and mean, and of the rows, against a plain batch step."""
+    limit = case.bars[dtype]
+    return (None, None) if limit is None else (Bar("at most", limit), Bar("at most", round(limit + ROWS_MORE, 3)))
+
+
+def peer_bar(case: Case, dtype: str) -> Bar | None:
     """The peer is asked about in bfloat16 only; float32 is reported."""
-    return {"float32": None, "bfloat16": None if case.peer_bar is None else Bar("at least", case.peer_bar)}
+    return Bar("at least", case.peer_bar) if dtype == "bfloat16" and case.peer_bar is not None else None
 
 
 def make_case_task(case: Case) -> Task:
     """The case's model, always from the same first weights."""
     channels = case.shape[0]
     with torch.random.fork_rng(devices=[]):  # layers draw their first weights from torch's own generator
-        torch.random.default_generator.manual_seed(integer_seed(0, "benchmark model"))
+        torch.default_generator.manual_seed(integer_seed(0, "benchmark model"))
         module = MODELS[case.model](case.shape, CLASSES, **case.params)
     return make_task(module, image_normaliser((MEAN,) * channels, (STD,) * channels))
 

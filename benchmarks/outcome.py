@@ -15,6 +15,7 @@ from benchmarks.machine import facts
 from benchmarks.timing import Spread
 from sparsefed.runs import write_atomically
 
+BUSY = 0.05  # the share of the machine's time beyond which ratios are not to be trusted
 _SIGNS = {"at most": "≤", "at least": "≥"}
 
 
@@ -42,9 +43,9 @@ class Row:
 
     group: str
     what: str
+    setting: str  # the dtype, the population: what tells it from its neighbours
     value: Spread
     bar: Bar | None = None
-    unit: str = ""
 
     @property
     def met(self) -> bool | None:
@@ -54,8 +55,8 @@ class Row:
 def show(console: Console, title: str, caption: str, rows: Sequence[Row]) -> None:
     """The table."""
     table = Table(title=title, caption=caption, title_justify="left", caption_justify="left")
-    table.add_column("")
-    table.add_column("ratio")
+    for heading in ("", "what", "setting"):
+        table.add_column(heading)
     for heading in ("median", "quartiles", "of", "bar", "met"):
         table.add_column(heading, justify="right")
     group = ""
@@ -69,13 +70,29 @@ def show(console: Console, title: str, caption: str, rows: Sequence[Row]) -> Non
 
 def _cells(row: Row) -> tuple[str, ...]:
     value, met = row.value, {None: "", True: "[green]yes", False: "[red]no"}[row.met]
-    middle, quartiles = f"{value.median:.2f}{row.unit}", f"{value.low:.2f} to {value.high:.2f}"
-    return row.what, middle, quartiles, str(value.count), str(row.bar or ""), met
+    middle, quartiles = f"{value.median:.2f}", f"{value.low:.2f} - {value.high:.2f}"
+    return row.what, row.setting, middle, quartiles, str(value.repeats), str(row.bar or ""), met
 
 
-def write(path: Path, name: str, rows: Sequence[Row], details: Mapping[str, Any]) -> None:
+def warn_if_busy(console: Console, others: float | None) -> None:
+    """A ratio against a machine that works for others too is worth little: say so."""
+    if others is not None and others > BUSY:
+        console.print(
+            f"[yellow]Other programs took {others:.0%} of this machine's time meanwhile: repeat this when it is idle.",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
+def write(path: Path, name: str, rows: Sequence[Row], details: Mapping[str, Any], others: float | None) -> None:
     """All of it as JSON, with what is known of the machine; the old file or the new one, never half of one."""
-    record = {"benchmark": name, **facts(), "results": [_plain(row) for row in rows], "details": details}
+    record = {
+        "benchmark": name,
+        **facts(),
+        "others_share": others,
+        "results": [_plain(row) for row in rows],
+        "details": details,
+    }
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, (json.dumps(record, indent=2, allow_nan=False) + "\n").encode())
 
@@ -84,8 +101,8 @@ def _plain(row: Row) -> dict[str, Any]:
     return {
         "group": row.group,
         "what": row.what,
+        "setting": row.setting,
         **row.value._asdict(),
-        "unit": row.unit.strip(),
         "bar": None if row.bar is None else asdict(row.bar),
         "met": row.met,
     }

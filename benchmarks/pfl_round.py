@@ -80,7 +80,7 @@ def make_backend(x: Tensor, y: Tensor, sizes: list[int], clip_norm: float) -> An
     """All users of the cohort, in every round."""
     users = [
         PyTorchTensorDataset((mine, labels), user_id=str(i))
-        for i, (mine, labels) in enumerate(zip(x.split(sizes), y.split(sizes), strict=True))
+        for i, (mine, labels) in enumerate(zip(torch.split(x, sizes), torch.split(y, sizes), strict=True))
     ]
     data = FederatedDataset(lambda user: users[user], MinimizeReuseUserSampler(range(len(users))))
     return SimulatedBackend(data, data, postprocessors=[NormClippingOnly(2.0, clip_norm)])

@@ -29,7 +29,7 @@ class Spread(NamedTuple):
     median: float
     low: float
     high: float
-    count: int
+    repeats: int
 
 
 def timed(action: Callable[[], object]) -> Callable[[], float]:
@@ -67,7 +67,7 @@ def ratio(samples: Sequence[Sample], over: str, under: str) -> Spread:
     """The seconds of `over` / the seconds of `under`, within each repeat that has both.
 
     >>> ratio([{"a": 2.0, "b": 1.0}, {"a": 30.0, "b": 10.0}, {"b": 5.0}], "a", "b")
-    Spread(median=2.5, low=2.25, high=2.75, count=2)
+    Spread(median=2.5, low=2.25, high=2.75, repeats=2)
     """
     return spread([sample[over] / sample[under] for sample in samples if over in sample and under in sample])
 

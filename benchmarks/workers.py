@@ -60,7 +60,9 @@ class Worker:
 
 
 @contextmanager
-def worker(python: str | Path, module: str, arguments: Sequence[str]) -> Iterator[Worker]:
+def worker(
+    python: str | Path, module: str, arguments: Sequence[str], environment: Mapping[str, str] | None = None
+) -> Iterator[Worker]:
     """`python -m module arguments`, from the project's folder, ended when the block is left."""
     process = subprocess.Popen(
         [str(python), "-m", module, *arguments],
@@ -68,7 +70,7 @@ def worker(python: str | Path, module: str, arguments: Sequence[str]) -> Iterato
         stdout=subprocess.PIPE,
         text=True,
         cwd=ROOT,
-        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+        env={**os.environ, **(environment or {})},
     )
     try:
         yield Worker(process)

@@ -1,27 +1,46 @@
-"""Every name a config can use, read off the literal dicts, so that what is listed is what there is."""
+"""Every name a config can use, read off the literal dicts and the config's own records, so that what is listed is what
+there is."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import asdict
 from typing import Any
 
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from rich.markup import escape
 from rich.table import Table
 
 from sparsefed import data
 from sparsefed.attacks import ATTACKS
 from sparsefed.client import ENGINES
+from sparsefed.config import Config
 from sparsefed.data.partition import PARTITIONS
 from sparsefed.defenses import DEFENSES, PRESETS
 from sparsefed.federation import SAMPLING
 from sparsefed.models import MODELS
-from sparsefed.parameters import parameters
+from sparsefed.parameters import parameters, readable
 from sparsefed.schedule import SCHEDULES
 
 Entry = dict[str, Any]
 
+# Where in a config each kind is named.
+KEYS = {
+    "defenses": "defense.name",
+    "attacks": "attack.name",
+    "models": "model.name",
+    "data sets": "data.name",
+    "partitions": "data.partition",
+    "sampling": "train.sampling",
+    "schedules": "train.schedule",
+    "engines": "train.engine",
+    "presets": "train.preset",
+}
+
 
 def catalogue() -> dict[str, list[Entry]]:
-    """Kind -> entries with name, summary and parameters."""
+    """Kind -> entries with name, summary and parameters; last, every key of a config with its default."""
     return {
         "defenses": [
             {**_entry(name, rule.builder, hidden={"mode", "preset"}), "paper": rule.paper, "needs": rule.needs}
@@ -34,31 +53,43 @@ def catalogue() -> dict[str, list[Entry]]:
         "sampling": _plain(SAMPLING),
         "schedules": _plain(SCHEDULES),
         "engines": _plain(ENGINES),
-        "presets": [{"name": name, "summary": str(preset)} for name, preset in PRESETS.items()],
+        "presets": [{"name": name, "summary": _facts(asdict(preset))} for name, preset in PRESETS.items()],
+        "config keys": list(_keys(Config, Config())),
     }
 
 
 def catalogue_tables(entries: Mapping[str, list[Entry]]) -> Iterator[Table]:
     """One table for each kind."""
     for kind, rows in entries.items():
-        table = Table(title=kind, title_justify="left", title_style="bold")
-        columns = [key for key in ("name", "summary", "parameters", "needs", "paper") if any(key in r for r in rows)]
+        where = f" ({KEYS[kind]})" if kind in KEYS else ""
+        table = Table(title=kind + where, title_justify="left", title_style="bold", show_lines=kind == "defenses")
+        columns = [key for key in ("name", "type", "default", "summary", "parameters") if any(key in r for r in rows)]
         for column in columns:
-            table.add_column(column, overflow="fold")
+            table.add_column(column, overflow="fold", no_wrap=column == "name")
         for row in rows:
-            table.add_row(*[_cell(row.get(column, "")) for column in columns])
+            table.add_row(*[_cell(row, column) for column in columns])
         yield table
 
 
+def _keys(table: type[BaseModel], usual: BaseModel | None, above: str = "") -> Iterator[Entry]:
+    """Every key of a table and of those in it, with the value it has in the usual config."""
+    for name, field in table.model_fields.items():
+        inner, value = _table(field), getattr(usual, name, None)
+        if inner is not None:
+            yield from _keys(inner, value, f"{above}{name}.")
+        else:
+            default = value if usual or field.is_required() else field.get_default()
+            yield {"name": above + name, "type": readable(field.annotation), "default": default}
+
+
+def _table(field: FieldInfo) -> type[BaseModel] | None:
+    options = getattr(field.annotation, "__args__", (field.annotation,))
+    return next((option for option in options if isinstance(option, type) and issubclass(option, BaseModel)), None)
+
+
 def _entry(name: str, builder: Callable[..., Any], skip: int = 0, hidden: Collection[str] = ()) -> Entry:
-    found = [p for p in parameters(builder, skip) if p.name not in hidden]
-    return {
-        "name": name,
-        "summary": _summary(builder),
-        "parameters": [
-            {"name": p.name, "type": p.type, "required": p.required, "default": p.default, "doc": p.doc} for p in found
-        ],
-    }
+    found = [asdict(p) for p in parameters(builder, skip) if p.name not in hidden]
+    return {"name": name, "summary": _summary(builder), "parameters": found}
 
 
 def _plain(known: Mapping[str, Callable[..., Any]]) -> list[Entry]:
@@ -69,7 +100,20 @@ def _summary(item: Callable[..., Any]) -> str:
     return (item.__doc__ or "").strip().partition("\n")[0]
 
 
-def _cell(value: Any) -> str:
-    if isinstance(value, list):
-        return "\n".join(p["name"] + ("" if p["required"] else f" = {p['default']}") for p in value)
-    return str(value).replace("[", r"\[")
+def _facts(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} = {value}" for key, value in values.items())
+
+
+def _cell(row: Entry, column: str) -> str:
+    value = row.get(column)
+    if column == "parameters":
+        return "\n".join(map(_parameter, value or []))
+    cite = f"\n[dim]{escape(row['paper'])}[/dim]" if column == "summary" and "paper" in row else ""
+    text = f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)
+    return escape(text) + cite
+
+
+def _parameter(found: Mapping[str, Any]) -> str:
+    """`name = default` and what it means."""
+    default = " (required)" if found["required"] else "" if found["default"] is None else f" = {found['default']}"
+    return escape(found["name"] + default) + (f"\n  [dim]{escape(found['doc'])}[/dim]" if found["doc"] else "")

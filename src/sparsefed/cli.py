@@ -1,49 +1,70 @@
-"""The command line: parse -> config -> build -> loop. Holds no logic; errors a user can mend are one sentence."""
+"""The command line: parse -> config -> build -> loop. Holds no logic; errors a user can mend are one sentence.
+
+Exit codes: 0 done; 2 a command, config, run folder or data set that must be mended first; 130 interrupted (Ctrl-C, or a
+polite kill) after saving.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
+import shlex
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, NamedTuple, NoReturn
 
 import typer
 from rich.console import Console
 from rich.logging import RichHandler
+from rich.markup import escape
 
 from sparsefed.errors import DataError, SparseFedError
 from sparsefed.memory import keep_freed_memory
 
 if TYPE_CHECKING:
-    from sparsefed.config import Config
+    from sparsefed.config import Config, Experiment
+    from sparsefed.data import Status
+    from sparsefed.progress import RunView
     from sparsefed.types import RunRecord
 
 app = typer.Typer(
     no_args_is_help=True,
-    rich_markup_mode="rich",
+    rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     help="""Can a handful of compromised devices poison a federated model, and what stops them?
 
-Start with [bold]sparsefed demo[/bold]: the same model trained three times under attack, undefended, with clipping, with
-SparseFed. Then write a config (TOML) and [bold]sparsefed run[/bold] it; [bold]sparsefed list[/bold] shows every name a
-config can use.""",
+Start with `sparsefed demo`: the same model trained three times under attack, undefended, with clipping, with
+SparseFed. Then write a config (TOML) and `sparsefed run` it; `sparsefed list` shows every name a config can
+use.
+
+Exit codes: 0 done, 2 something to mend first (one sentence says what), 130 interrupted after saving.""",
 )
 data_app = typer.Typer(no_args_is_help=True, help="Data sets: what there is, where it is, how to get it.")
 app.add_typer(data_app, name="data")
 
+INTERRUPTED = 130  # what shells call "ended by Ctrl-C"
+
 console = Console()
 errors = Console(stderr=True)
 
-ConfigFile = Annotated[Path, typer.Argument(help="A config file in TOML.", show_default=False)]
-RunFolder = Annotated[Path, typer.Argument(help="A run folder.", show_default=False)]
+ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="A config file in TOML.", show_default=False)]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.", show_default=False)]
 Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change a value of the config, e.g. --set defense.k=500."),
+]
+
+DemoOverrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change a value in all three runs, e.g. --set rounds=100, or in one: --set defenses.sparsefed.k=500.",
+    ),
 ]
 
 
@@ -63,15 +84,36 @@ def main() -> None:
     try:
         app()
     except SparseFedError as error:
-        errors.print(f"[bold red]error:[/bold red] {_plain(str(error))}", soft_wrap=True, highlight=False)
-        sys.exit(2)
+        _fail(str(error))
+    except OSError as error:
+        if error.filename is None:
+            raise
+        _fail(f"{error.filename}: {error.strerror}; check that the path is right and may be used")
 
 
-def _plain(text: str) -> str:
-    return text.replace("[", r"\[")
+def _fail(sentence: str) -> NoReturn:
+    errors.print(f"[bold red]error:[/bold red] {escape(sentence)}", soft_wrap=True, highlight=False)
+    sys.exit(2)
+
+
+def _say(line: str) -> None:
+    console.print(line, highlight=False, soft_wrap=True)
 
 
 # --- runs ------------------------------------------------------------------------------------------------------------
+
+
+class Plan(NamedTuple):
+    """One run to be done."""
+
+    config: Config
+    folder: Path
+    create: bool  # otherwise it goes on from where its folder stands
+    overwrite: bool = False
+
+    @property
+    def title(self) -> str:
+        return self.config.name or self.folder.absolute().name
 
 
 @app.command()
@@ -81,12 +123,17 @@ def run(
     out: Annotated[Path | None, typer.Option(help="The run folder; by default runs/NAME.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Start anew where there is a run already.")] = False,
 ) -> None:
-    """Train once as CONFIG says, into a run folder that can be resumed and reported."""
+    """Train once as CONFIG says, into a run folder that can be resumed and reported.
+
+    Ctrl-C saves the state and says how to go on (exit code 130).
+    """
     from sparsefed import config as configs
+    from sparsefed import runs
 
     chosen = configs.read(config, set_ or [])
     folder = out or Path("runs") / chosen.name
-    _run_all([(chosen, folder)], overwrite=overwrite)
+    runs.refuse_overwriting(folder, configs.dump(chosen), overwrite)
+    _run_all([Plan(chosen, folder, create=True, overwrite=overwrite)])
 
 
 @app.command()
@@ -95,72 +142,92 @@ def resume(run: RunFolder) -> None:
     from sparsefed import config as configs
     from sparsefed import runs
 
-    _run_all([(configs.parse(runs.load_config(run)), run)], resuming=True)
+    config = configs.parse(runs.load_config(run), source=str(run / runs.CONFIG))
+    _run_all([Plan(config, run, create=False)])
 
 
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Where the three runs and the report go.")] = Path("runs/demo"),
-    set_: Overrides = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start anew instead of continuing.")] = False,
+    set_: DemoOverrides = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start anew, whatever is there.")] = False,
 ) -> None:
-    """Train the same model three times with 2 % of 10 000 devices colluding: undefended, clipping, SparseFed."""
+    """Train the same model three times with 2 % of 10 000 devices colluding: undefended, clipping, SparseFed.
+
+    Interrupted or killed, the same command goes on where it was; once all three runs are finished, it starts them anew
+    (the numbers are the same again, bit for bit). Runs made with other settings are left alone unless --fresh is given.
+    """
     from sparsefed import config as configs
+    from sparsefed import runs
 
-    chosen = configs.demo(set_ or [])
-    pairs = [(config, out / config.name) for config in chosen]
-    if _run_all(pairs, overwrite=fresh, continuing=not fresh):
-        _write_report([folder for _, folder in pairs], out / "report.html", "html")
+    folders = {out / config.name: config for config in configs.demo(set_ or [])}
+    anew = folders if fresh else runs.to_begin({folder: configs.dump(config) for folder, config in folders.items()})
+    _run_all([Plan(config, folder, folder in anew, overwrite=True) for folder, config in folders.items()])
+    _write_report(list(folders), out / "report.html", "html")
 
 
-def _run_all(
-    pairs: list[tuple[Config, Path]], overwrite: bool = False, resuming: bool = False, continuing: bool = False
-) -> bool:
-    """Run configs one after the other under one progress view; False where Ctrl-C ended it."""
+def _run_all(plans: list[Plan]) -> None:
+    """Run one after the other under one progress view, after all have been built: what cannot work fails at once."""
     from sparsefed import config as configs
     from sparsefed import runs
     from sparsefed.progress import RunView, results_table
-    from sparsefed.simulate import simulate, start
 
-    with _terminate_as_interrupt(), RunView(console, [(c.name, c.rounds) for c, _ in pairs]) as view:
-        for config, folder in pairs:
-            going_on = resuming or (continuing and runs.can_continue(folder, configs.dump(config)))
-            experiment = configs.build(config)
-            if not going_on:
-                runs.create(folder, configs.dump(config), overwrite=overwrite or continuing)
+    reached = plans[0].folder
+    try:
+        with _ended_politely():
+            experiments = configs.build_all([plan.config for plan in plans])
+            with RunView(console, {plan.title: plan.config.rounds for plan in plans}) as view:
+                for plan, experiment in zip(plans, experiments, strict=True):
+                    reached = plan.folder
+                    _run_one(plan, experiment, view)
+    except KeyboardInterrupt:
+        _say_how_to_go_on(reached, several=len(plans) > 1)
+        raise typer.Exit(INTERRUPTED) from None
+    console.print(results_table([runs.load_run(plan.folder) for plan in plans]))
 
-            def reports(state: Any, experiment: Any = experiment, config: Config = config) -> Iterator[Any]:
-                protocol = experiment.protocol
-                begin = state or start(protocol, experiment.theta)
-                view.begin(config.name, begin.round)
-                return simulate(protocol, begin, config.rounds, experiment.evaluate, config.evaluate_every)
 
-            if runs.execute(folder, reports, config.checkpoint_every, view.show) == "interrupted":
-                view.stop()
-                console.print(f"Interrupted, nothing lost. Go on with: [bold]sparsefed resume {folder}[/bold]")
-                return False
-    records = [runs.load_run(folder) for _, folder in pairs]
-    console.print(results_table(records))
-    return True
+def _run_one(plan: Plan, experiment: Experiment, view: RunView) -> None:
+    from sparsefed import config as configs
+    from sparsefed import runs
+
+    if plan.create:
+        runs.create(plan.folder, configs.dump(plan.config), plan.overwrite)
+    reports = view.following(plan.title, experiment.reports)
+    runs.execute(plan.folder, experiment.begin(), reports, plan.config.checkpoint_every, view.show)
+
+
+def _say_how_to_go_on(folder: Path, several: bool) -> None:
+    from sparsefed import runs
+
+    if not runs.is_run(folder):
+        _say("Interrupted before anything was computed.")
+        return
+    again = "Go on with the same command, or with this run alone" if several else "Go on with"
+    _say(f"Interrupted, saved. {again}: [bold]sparsefed resume {escape(shlex.quote(str(folder)))}[/bold]")
 
 
 @contextmanager
-def _terminate_as_interrupt() -> Iterator[None]:
-    """A polite kill is treated like Ctrl-C: the state is saved first."""
+def _ended_politely() -> Iterator[None]:
+    """A polite kill, and a terminal that goes away, are treated like Ctrl-C: the state is saved first."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    polite = [sig for sig in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(sig) is not signal.SIG_IGN]  # nohup
+    before = {sig: signal.signal(sig, interrupt) for sig in polite}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for sig, handler in before.items():
+            signal.signal(sig, handler)
 
 
 @app.command()
 def report(
-    run: Annotated[list[Path], typer.Argument(help="Run folders, or folders of run folders.", show_default=False)],
+    run: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN", help="Run folders, or folders of run folders.", show_default=False),
+    ],
     out: Annotated[Path | None, typer.Option(help="Where to write; by default beside the runs.")] = None,
     format: Annotated[Format, typer.Option(help="One HTML page, or a picture of each chart.")] = Format.html,
 ) -> None:
@@ -178,7 +245,7 @@ def _write_report(folders: list[Path], out: Path, format: str) -> None:
 
     records: list[RunRecord] = [runs.load_run(folder) for folder in folders]
     for path in reports.save(records, out, format):
-        console.print(f"wrote [bold]{path}[/bold]", highlight=False, soft_wrap=True)
+        _say(f"wrote [bold]{escape(str(path))}[/bold]")
 
 
 # --- what there is ---------------------------------------------------------------------------------------------------
@@ -215,29 +282,30 @@ def data_list(as_json: Annotated[bool, typer.Option("--json", help="For programs
 
 
 @data_app.command()
-def fetch(name: Annotated[str, typer.Argument(help="The data set.", show_default=False)]) -> None:
+def fetch(name: Annotated[str, typer.Argument(metavar="NAME", help="The data set.", show_default=False)]) -> None:
     """Bring a data set into the user's cache, verified; does nothing where it is there already."""
     from sparsefed import data
 
-    _say_status(lambda: data.fetch(name, lambda line: console.print(line, highlight=False, soft_wrap=True)))
+    _say_statuses([data.fetch(name, lambda line: _say(escape(line)))])
 
 
 @data_app.command()
-def check(name: Annotated[str | None, typer.Argument(help="The data set; by default all here.")] = None) -> None:
+def check(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="The data set; by default all here.")] = None,
+) -> None:
     """Compare every byte of the data sets on this machine with their checksums."""
     from sparsefed import data
 
     names = [name] if name else [status.name for status in data.listing() if status.state != "missing"]
-    for each in names:
-        _say_status(lambda each=each: data.check(each))  # type: ignore[misc]
+    _say_statuses([data.check(each) for each in names])
 
 
-def _say_status(act: Callable[[], Any]) -> None:
-    status = act()
-    if status.state in ("missing", "damaged"):
-        raise DataError(status.problem)
-    where = f" in {status.location}" if status.location else ""
-    console.print(f"[bold]{status.name}[/bold]: {status.state}{where}", highlight=False, soft_wrap=True)
+def _say_statuses(statuses: list[Status]) -> None:
+    for status in statuses:
+        where = f" ({status.location})" if status.location else ""
+        _say(f"[bold]{status.name}[/bold]: {status.state}{escape(where)}")
+    if problems := [status.problem for status in statuses if status.problem]:
+        raise DataError(" ".join(problems))
 
 
 if __name__ == "__main__":

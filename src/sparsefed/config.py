@@ -1,21 +1,24 @@
 """TOML to validated records to a protocol that can run: the only place where a string becomes a function.
 
-A key nobody knows, a value of the wrong type or an impossible one is one sentence before anything starts. Wherever a
-name is taken, `"my_package.my_module:my_function"` is taken too.
+A key nobody knows, a value of the wrong type or an impossible one is one sentence before anything starts: `parse`
+refuses all that can be refused without data, `build` the rest (k > d, more auxiliary than test points) before a run
+folder is made. Wherever a name is taken, `"my_package.my_module:my_function"` is taken too.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
+import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from torch import Tensor, nn
 
 from sparsefed import data
@@ -24,16 +27,22 @@ from sparsefed.client import ENGINES, MEMORY_BUDGET
 from sparsefed.data.partition import PARTITIONS
 from sparsefed.defenses import DEFENSES
 from sparsefed.errors import ConfigError, unknown
-from sparsefed.federation import SAMPLING, Federation, ThreatModel, federate
+from sparsefed.federation import SAMPLING, Federation, ThreatModel, federate, malicious_ids
 from sparsefed.models import MODELS
 from sparsefed.parameters import check_arguments, parameters
 from sparsefed.rng import integer_seed
-from sparsefed.schedule import SCHEDULES
-from sparsefed.simulate import Metrics, Protocol
+from sparsefed.schedule import SCHEDULES, Schedule
+from sparsefed.simulate import Metrics, Protocol, RoundReport, ServerState, simulate, start
 from sparsefed.task import Task, differentiator, evaluator, image_normaliser, make_task
 from sparsefed.types import Arrays, Defense
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+DEVICES = 10_000  # the population where a config does not say
+
+# Strict, because TOML has types: "5" is not a number and true is not 1.
+Whole = Annotated[int, Field(strict=True)]
+Count = Annotated[int, Field(strict=True, ge=1)]
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 
 
 class _Table(BaseModel):
@@ -56,8 +65,15 @@ class DataTable(_Table):
 
     name: str = "fmnist"
     partition: str = "one_class"
-    devices: int | None = Field(10_000, ge=1)
-    per_device: int | None = Field(None, ge=1)
+    devices: Count | None = None  # None: one a user, where the partition is by_user
+    per_device: Count | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _some_devices(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.get("devices") is None and given.get("partition") != "by_user":
+            return {**given, "devices": DEVICES}
+        return given
 
 
 class TrainTable(_Table):
@@ -65,42 +81,42 @@ class TrainTable(_Table):
 
     mode: Literal["uncompressed", "fedavg"] = "uncompressed"
     preset: Literal["paper", "authors-2021-05", "authors-2021-08"] = "paper"
-    cohort: int = Field(100, ge=1)
+    cohort: Count = 100
     sampling: str = "epoch"
-    lr: float = Field(0.2, gt=0)
+    lr: Number = Field(0.2, gt=0)
     schedule: str = "triangular"
-    peak_at: float = 5 / 24
-    weight_decay: float = Field(5e-4, ge=0)  # of the round's sum; each of the cohort's devices applies its share
+    peak_at: Number = 5 / 24
+    weight_decay: Number = Field(5e-4, ge=0)  # of the round's sum; each of the cohort's devices applies its share
     dtype: Literal["float32", "bfloat16"] = "float32"
     engine: str = "fused"
-    memory_mb: int = Field(MEMORY_BUDGET // 2**20, ge=1)
+    memory_mb: Count = MEMORY_BUDGET // 2**20
 
 
 class ThreatTable(_Table):
     """Who is compromised and when they act; nobody by default."""
 
-    share: float | None = None
-    count: int | None = None
-    ids: tuple[int, ...] | None = None
-    start: int = 1
-    stop: int | None = None
-    every: int = 1
+    share: Number | None = None
+    count: Whole | None = None
+    ids: tuple[Whole, ...] | None = None
+    start: Whole = 1
+    stop: Whole | None = None
+    every: Whole = 1
 
 
 class AttackTable(Named):
     """What the compromised devices do."""
 
-    auxiliary: int = Field(500, ge=1)
+    auxiliary: Count = 500
 
 
 class Config(_Table):
     """A whole run."""
 
     name: str = ""
-    seed: int = Field(0, ge=0)
-    rounds: int = Field(2400, ge=1)
-    evaluate_every: int = Field(25, ge=1)
-    checkpoint_every: int = Field(50, ge=1)
+    seed: Whole = Field(0, ge=0)
+    rounds: Count = 2400
+    evaluate_every: Count = 25
+    checkpoint_every: Count = 50
     data: DataTable = DataTable()
     model: Named = Named(name="cnn")
     train: TrainTable = TrainTable()
@@ -108,42 +124,65 @@ class Config(_Table):
     threat: ThreatTable = ThreatTable()
     attack: AttackTable | None = None
 
+    @field_validator("name")
+    @classmethod
+    def _one_folder(cls, name: str) -> str:
+        if "/" in name or name in (".", "..") or not name.isprintable() or name != name.strip():
+            raise ValueError("a plain name, for it names the run's folder; choose another place with --out")
+        return name
+
 
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
 def read(path: Path, overrides: Sequence[str] = ()) -> Config:
-    """A config file, with `key=value` overrides on top."""
+    """A config file, with `key=value` overrides on top; without a name, it is called like the file."""
     try:
-        table = tomllib.loads(path.read_text())
+        table = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise ConfigError(f"there is no config file {path}; `sparsefed list` shows what a config can name") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not a config: it is not even text; give a TOML file") from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read ({error.strerror}); give a config file in TOML") from None
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}") from error
-    table.setdefault("name", path.stem)
-    return parse(table, overrides)
+        raise ConfigError(f"{path} is not valid TOML: {_lowered(str(error))}") from None
+    config = parse(table, overrides, str(path))
+    return config if config.name else config.model_copy(update={"name": path.stem})
 
 
-def parse(table: Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
-    """A validated config from a table, or one ConfigError that names every problem."""
+def parse(table: Mapping[str, Any], overrides: Sequence[str] = (), source: str = "") -> Config:
+    """A validated config from a table, or one ConfigError that names every problem, and the source it came from."""
     merged: dict[str, Any] = _copied(table)
     for override in overrides:
         _set(merged, override)
     try:
         config = Config.model_validate(merged)
+        _check(config)
     except ValidationError as error:
-        raise ConfigError("; ".join(_sentence(problem) for problem in error.errors())) from None
-    _check_names(config)
+        problems = "; ".join(_sentence(problem) for problem in error.errors())
+        raise ConfigError(_from(source) + problems) from None
+    except ConfigError as error:
+        raise ConfigError(_from(source) + str(error)) from error
     return config
 
 
 def demo(overrides: Sequence[str] = ()) -> list[Config]:
     """The demo's configs: one for each of its defenses, alike in everything else."""
-    table = tomllib.loads(resources.files("sparsefed").joinpath("configs/demo.toml").read_text())
+    table = tomllib.loads(resources.files("sparsefed").joinpath("configs/demo.toml").read_text(encoding="utf-8"))
+    own = list(table["defenses"])
+    for override in overrides:
+        _set(table, override)
+    if table.keys() & {"name", "defense"}:
+        raise ConfigError(
+            f"the demo has several runs, named after their defenses: {', '.join(own)}; set a parameter of one of them "
+            f"as --set defenses.{own[-1]}.KEY=VALUE"
+        )
     defenses = table.pop("defenses")
-    return [parse({**table, "name": name, "defense": defense}, overrides) for name, defense in defenses.items()]
+    for name, defense in defenses.items():
+        if not isinstance(defense, dict) or "name" not in defense:
+            raise ConfigError(unknown("run of the demo", name, own))
+    return [parse({**table, "name": name, "defense": defense}) for name, defense in defenses.items()]
 
 
 def dump(config: Config) -> dict[str, Any]:
@@ -153,29 +192,56 @@ def dump(config: Config) -> dict[str, Any]:
 
 def _set(table: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
-    if not equals or not key.strip():
+    *path, last = (part.strip() for part in key.split("."))
+    if not equals or not all((*path, last)):
         raise ConfigError(f"--set takes key=value, for instance --set defense.k=1000, but was given '{override}'")
-    *path, last = key.strip().split(".")
     for part in path:
         table = table.setdefault(part, {})
         if not isinstance(table, dict):
             raise ConfigError(f"--set {override}: '{part}' is a value, not a table")
+    table[last] = _value(text)
+
+
+def _value(text: str) -> Any:
+    """A value as TOML writes it; what is none is a bare word, that is, a string."""
     try:
-        table[last] = tomllib.loads(f"value = {text}")["value"]
+        table = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
-        table[last] = text.strip()  # a bare word is a string
+        return text.strip()
+    return table["value"] if len(table) == 1 else text.strip()
+
+
+_MUST_BE = {
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "string_type": "text in quotes",
+    "tuple_type": "a list of whole numbers",
+}
 
 
 def _sentence(problem: Any) -> str:
     """One of pydantic's findings, for a person."""
-    where = ".".join(str(part) for part in problem["loc"])
-    if problem["type"] == "extra_forbidden":
-        *path, key = [str(part) for part in problem["loc"]]
-        return unknown("key" + (f" in [{'.'.join(path)}]" if path else ""), key, _valid_keys(path))
-    if problem["type"] == "missing":
-        return f"{where} is missing"
-    given = problem.get("input")
-    return f"{where} = {given!r}: {problem['msg'][0].lower()}{problem['msg'][1:]}"
+    path, kind, given = [str(part) for part in problem["loc"]], problem["type"], problem.get("input")
+    where = ".".join(path)
+    if kind == "extra_forbidden":
+        *above, key = path
+        return unknown("key" + (f" in [{'.'.join(above)}]" if above else ""), key, _valid_keys(above))
+    if kind == "missing":
+        return f"{where} is missing; {_example(path[0])}"
+    if kind in ("model_type", "model_attributes_type"):
+        return f"{where} is {given!r}, but must be a table; {_example(where)}"
+    if kind == "literal_error" and isinstance(given, str):
+        return unknown(where, given, re.findall(r"'([^']+)'", problem["ctx"]["expected"]))
+    allowed = _MUST_BE.get(kind) or re.sub(r"^(Input should be|Value error,) ", "", problem["msg"])
+    return f"{where} is {given!r}, but must be {allowed}"
+
+
+def _example(table: str) -> str:
+    known = {"model": MODELS, "defense": DEFENSES, "attack": ATTACKS}.get(table)
+    if known is None:
+        return f"write [{table}] above its keys"
+    return f'write for instance [{table}] name = "{next(iter(known))}"; valid choices: {", ".join(sorted(known))}'
 
 
 def _valid_keys(path: Sequence[str]) -> Sequence[str]:
@@ -183,6 +249,14 @@ def _valid_keys(path: Sequence[str]) -> Sequence[str]:
     for part in path:
         model = model.model_fields[part].annotation
     return list(model.model_fields)
+
+
+def _from(source: str) -> str:
+    return f"{source}: " if source else ""
+
+
+def _lowered(sentence: str) -> str:
+    return sentence[:1].lower() + sentence[1:]
 
 
 def _copied(table: Mapping[str, Any]) -> dict[str, Any]:
@@ -206,52 +280,88 @@ def resolve(kind: str, name: str, known: Mapping[str, Any]) -> Any:
         raise ConfigError(unknown(kind, name, known) + ', or one of your own as "module:function"')
     try:
         return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # importing runs code that is not ours: anything can come out
         raise ConfigError(f"{kind} '{name}' cannot be imported ({error}); is its folder on PYTHONPATH?") from error
 
 
-def _check_names(config: Config) -> None:
+def _function(kind: str, name: str, known: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
+    found = resolve(kind, name, known)
+    if not callable(found):
+        raise ConfigError(f"{kind} '{name}' is of type {type(found).__name__}; name a function")
+    function: Callable[..., Any] = found
+    return function
+
+
+def _check(config: Config) -> None:
     """Everything that can be refused without loading data."""
-    if config.data.name not in data.DATASETS:
-        raise ConfigError(unknown("data set", config.data.name, data.DATASETS))
-    for kind, name, known in (
-        ("partition", config.data.partition, PARTITIONS),
-        ("sampling", config.train.sampling, SAMPLING),
-        ("schedule", config.train.schedule, SCHEDULES),
-        ("engine", config.train.engine, ENGINES),
-    ):
-        resolve(kind, name, known)
-    check_arguments(config.model.name, _builder("model", config.model), config.model.params, skip=2)
+    _dataset(config)
+    _function("partition", config.data.partition, PARTITIONS)
+    _function("sampling", config.train.sampling, SAMPLING)
+    _function("engine", config.train.engine, ENGINES)
+    _schedule(config)
+    check_arguments(f"model {config.model.name}", _model(config), config.model.params, skip=2)
     _defense(config)
-    threat = _threat(config)
+    _check_threat(config)
+    devices, cohort = config.data.devices, config.train.cohort
+    if devices is not None and cohort > devices:
+        raise ConfigError(f"train.cohort is {cohort}, but there are only {devices} devices; use at most that")
+
+
+def _check_threat(config: Config) -> None:
+    threat, devices = _threat(config), config.data.devices
+    anybody = bool(threat.share or threat.count or threat.ids)
     if config.attack:
-        check_arguments(config.attack.name, _builder("attack", config.attack), config.attack.params, skip=1)
-        if not (threat.share or threat.count or threat.ids):
-            raise ConfigError("there is an [attack] but nobody to carry it out; add [threat] with share, count or ids")
-    elif threat.share or threat.count or threat.ids:
-        raise ConfigError('there is a [threat] but no [attack]; add one, for instance [attack] name = "pgd"')
-    if config.data.devices is not None and config.train.cohort > config.data.devices:
+        check_arguments(f"attack {config.attack.name}", _attacker(config.attack), config.attack.params, skip=1)
+    if config.attack and not anybody:
+        raise ConfigError("there is an [attack] but nobody to carry it out; add [threat] with share, count or ids")
+    if anybody and not config.attack:
+        raise ConfigError(f"there is a [threat] but no [attack]; {_example('attack')}")
+    if anybody and threat.start > config.rounds:
         raise ConfigError(
-            f"train.cohort = {config.train.cohort} is more than the {config.data.devices} devices; use at most that"
+            f"threat.start is {threat.start}, but the run ends at round {config.rounds}, so nobody would attack; "
+            f"use at most {config.rounds}"
         )
+    if devices is not None:
+        malicious_ids(threat, devices, config.seed)  # refuses more attackers than devices
 
 
-def _builder(kind: Literal["model", "attack"], choice: Named) -> Callable[..., Any]:
-    builder: Callable[..., Any] = resolve(kind, choice.name, MODELS if kind == "model" else ATTACKS)
-    return builder
+def _dataset(config: Config) -> data.DataSet:
+    dataset = resolve("data set", config.data.name, data.DATASETS)
+    if not isinstance(dataset, data.DataSet):
+        raise ConfigError(f"data set '{config.data.name}' is of type {type(dataset).__name__}; name a DataSet record")
+    return dataset
+
+
+def _model(config: Config) -> Callable[..., Any]:
+    return _function("model", config.model.name, MODELS)
+
+
+def _attacker(table: AttackTable) -> Callable[..., Any]:
+    return _function("attack", table.name, ATTACKS)
+
+
+def _schedule(config: Config) -> Schedule:
+    train = config.train
+    schedule: Schedule = _function("schedule", train.schedule, SCHEDULES)(train.lr, config.rounds, train.peak_at)
+    return schedule
 
 
 def _defense(config: Config) -> Defense:
-    builder = resolve("defense", config.defense.name, {name: rule.builder for name, rule in DEFENSES.items()})
+    name, given = config.defense.name, config.defense.params
+    builder = _function("defense", name, {name: rule.builder for name, rule in DEFENSES.items()})
     takes = {parameter.name for parameter in parameters(builder)}
-    shared = {"mode": config.train.mode, "preset": config.train.preset}
-    for name in shared:
-        if name in config.defense.params:
-            raise ConfigError(f"defense.{name} follows from train.{name}; set it there")
-    given = {**{name: value for name, value in shared.items() if name in takes}, **config.defense.params}
-    check_arguments(config.defense.name, builder, given)
-    defense: Defense = builder(**given)
+    shared = {key: value for key, value in _regime(config).items() if key in takes}
+    for key in shared.keys() & given:
+        raise ConfigError(f"defense.{key} follows from train.{key}; set it there")
+    check_arguments(f"defense {name}", builder, {**shared, **given}, hidden=shared)
+    defense = builder(**shared, **given)
+    if not isinstance(defense, Defense):
+        raise ConfigError(f"defense '{name}' makes a thing of type {type(defense).__name__}; it must return a Defense")
     return defense
+
+
+def _regime(config: Config) -> dict[str, str]:
+    return {"mode": config.train.mode, "preset": config.train.preset}
 
 
 def _threat(config: Config) -> ThreatModel:
@@ -270,10 +380,24 @@ class Experiment:
     theta: Tensor  # the first model
     evaluate: Callable[[Tensor], Metrics]
 
+    def begin(self) -> ServerState:
+        """The state before round 1."""
+        return start(self.protocol, self.theta)
 
-def build(config: Config) -> Experiment:
+    def reports(self, state: ServerState) -> Iterator[RoundReport]:
+        """The rounds that follow a state."""
+        return simulate(self.protocol, state, self.config.rounds, self.evaluate, self.config.evaluate_every)
+
+
+def build_all(configs: Sequence[Config]) -> list[Experiment]:
+    """Several configs, all of them checked before the first can start; a data set that they share is loaded once."""
+    load = functools.cache(data.load)
+    return [build(config, load) for config in configs]
+
+
+def build(config: Config, load: Callable[[data.DataSet], Arrays] = data.load) -> Experiment:
     """Load the data, deal it to the devices, make the model, and check that all of it fits together."""
-    arrays, defense = data.load(config.data.name), _defense(config)
+    arrays, defense = load(_dataset(config)), _defense(config)
     dtype = DTYPES[config.train.dtype]
     task = _task(config, arrays)
     defense.init(task.d)  # refuses what cannot work for a model of this size
@@ -284,7 +408,7 @@ def build(config: Config) -> Experiment:
         federation=federation,
         engine=engine,
         defense=defense,
-        schedule=SCHEDULES[config.train.schedule](config.train.lr, config.rounds, config.train.peak_at),
+        schedule=_schedule(config),
         device_lr=config.train.mode == "fedavg",
         weight_decay=config.train.weight_decay / config.train.cohort,
         seed=config.seed,
@@ -296,11 +420,23 @@ def build(config: Config) -> Experiment:
 
 def _task(config: Config, arrays: Arrays) -> Task:
     height, width, channels = arrays.x_train.shape[1:]
-    builder = _builder("model", config.model)
     with torch.random.fork_rng(devices=[]):  # layers draw their first weights from torch's own generator
-        torch.random.default_generator.manual_seed(integer_seed(config.seed, "model"))
-        module: nn.Module = builder((channels, height, width), len(arrays.classes), **config.model.params)
+        torch.default_generator.manual_seed(integer_seed(config.seed, "model"))
+        module = _built(config, (channels, height, width), len(arrays.classes))
     return make_task(module, image_normaliser(arrays.mean, arrays.std))
+
+
+def _built(config: Config, shape: tuple[int, int, int], classes: int) -> nn.Module:
+    model = config.model
+    try:
+        module = _model(config)(shape, classes, **model.params)
+    except (RuntimeError, ValueError) as error:
+        raise ConfigError(f"model {model.name} cannot be built with {model.params}: {error}") from error
+    if not isinstance(module, nn.Module):
+        raise ConfigError(
+            f"model '{model.name}' makes a thing of type {type(module).__name__}; it must return an nn.Module"
+        )
+    return module
 
 
 def _federation(config: Config, arrays: Arrays) -> Federation:
@@ -317,7 +453,7 @@ def _attack(config: Config, arrays: Arrays) -> tuple[AuxiliarySet | None, Attack
         return None, None
     x, y = torch.from_numpy(arrays.x_test), torch.from_numpy(arrays.y_test)
     auxiliary = auxiliary_set(x, y, config.attack.auxiliary, len(arrays.classes), config.seed)
-    return auxiliary, _builder("attack", config.attack)(auxiliary, **config.attack.params)
+    return auxiliary, _attacker(config.attack)(auxiliary, **config.attack.params)
 
 
 def _evaluation(

@@ -7,7 +7,7 @@ way.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 from types import NoneType, UnionType
@@ -29,40 +29,76 @@ class Parameter:
 
 def parameters(builder: Callable[..., Any], skip: int = 0) -> tuple[Parameter, ...]:
     """The parameters of a builder, in order; the first `skip` are not the user's to give."""
-    hints = get_type_hints(builder, include_extras=True)
-    taken = list(inspect.signature(builder).parameters.values())[skip:]
-    named = [p for p in taken if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    hints = _hints(builder)
+    named = [p for p in _taken(builder)[skip:] if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
     return tuple(_parameter(p, hints.get(p.name, Any)) for p in named)
 
 
-def check_arguments(name: str, builder: Callable[..., Any], given: Mapping[str, Any], skip: int = 0) -> None:
-    """Refuse unknown, missing and mistyped parameters, with the valid ones."""
+def check_arguments(
+    name: str, builder: Callable[..., Any], given: Mapping[str, Any], skip: int = 0, hidden: Collection[str] = ()
+) -> None:
+    """Refuse unknown, missing and mistyped parameters, with the valid ones; `hidden` are not the user's to give."""
     known = parameters(builder, skip)
-    for key in given:
-        if key not in {p.name for p in known}:
-            raise ConfigError(f"{name}: " + unknown("parameter", key, [p.name for p in known]))
+    _check_skipped(name, builder, skip)
+    if not any(p.kind is p.VAR_KEYWORD for p in _taken(builder)):
+        for key in [key for key in given if key not in {p.name for p in known}]:
+            raise ConfigError(f"{name}: {_unknown(key, [p.name for p in known if p.name not in hidden])}")
     missing = [p for p in known if p.required and p.name not in given]
     if missing:
         wanted = "; ".join(f"{p.name} ({p.type}{': ' + p.doc if p.doc else ''})" for p in missing)
         raise ConfigError(f"{name} needs {wanted}")
-    hints = get_type_hints(builder)
+    hints = _hints(builder, extras=False)
     for key, value in given.items():
         if not _fits(value, hints.get(key, Any)):
-            raise ConfigError(f"{name}: {key} is {value!r}, but must be {_readable(hints[key])}")
+            raise ConfigError(f"{name}: {key} is {value!r}, but must be {readable(hints[key])}")
+
+
+def _unknown(key: str, valid: Sequence[str]) -> str:
+    return unknown("parameter", key, valid) if valid else f"it takes no parameters, but was given '{key}'"
+
+
+def _check_skipped(name: str, builder: Callable[..., Any], skip: int) -> None:
+    """A builder of the user's own must take what it is handed."""
+    taken = _taken(builder)
+    places = [p for p in taken if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if len(places) < skip and not any(p.kind is p.VAR_POSITIONAL for p in taken):
+        raise ConfigError(f"{name} takes {len(places)} positional arguments, but is handed {skip}; give it that many")
+
+
+def _taken(builder: Callable[..., Any]) -> list[inspect.Parameter]:
+    return list(inspect.signature(builder).parameters.values())
+
+
+def _hints(builder: Callable[..., Any], extras: bool = True) -> dict[str, Any]:
+    """The types of a function's parameters, or of a class's; none where they name what only a type checker imports."""
+    try:
+        return get_type_hints(inspect.unwrap(_called(builder)), include_extras=extras)
+    except (NameError, TypeError):
+        return {}
+
+
+def _called(builder: Callable[..., Any]) -> Callable[..., Any]:
+    return getattr(builder, "__init__") if isinstance(builder, type) else builder  # noqa: B009
 
 
 def _parameter(parameter: inspect.Parameter, hint: Any) -> Parameter:
     bare, *notes = get_args(hint) if get_origin(hint) is Annotated else (hint,)
     required = parameter.default is inspect.Parameter.empty
     default = None if required else parameter.default
-    return Parameter(parameter.name, _readable(bare), required, default, notes[0] if notes else "")
+    return Parameter(parameter.name, readable(bare), required, default, notes[0] if notes else "")
 
 
 def _options(hint: Any) -> tuple[Any, ...]:
-    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    return tuple(get_args(option)[0] if get_origin(option) is Annotated else option for option in options)
 
 
-def _readable(hint: Any) -> str:
+def readable(hint: Any) -> str:
+    """A type as a person reads it.
+
+    >>> readable(int | None), readable(Literal["a", "b"])
+    ('int', "'a' | 'b'")
+    """
     words: list[str] = []
     for option in _options(hint):
         choices = [repr(choice) for choice in get_args(option)] if get_origin(option) is Literal else []

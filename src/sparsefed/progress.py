@@ -3,44 +3,43 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 from sparsefed.data import Status
-from sparsefed.report.numbers import percent, times
-from sparsefed.report.summary import summary
-from sparsefed.simulate import RoundReport
+from sparsefed.report.numbers import duration, percent, times
+from sparsefed.report.summary import SummaryRow, summary
+from sparsefed.simulate import Metrics, RoundReport, ServerState
 from sparsefed.types import RunRecord
+
+Reports = Callable[[ServerState], Iterator[RoundReport]]
+
+_LONGEST_NAME, _LONGEST_BAR = 24, 30
 
 
 class RunView:
-    """Round, accuracies and ETA of runs that follow each other; on a pipe, a line for each evaluation instead."""
+    """Round, accuracies and time left of runs that follow each other, a line each; where the output is no terminal, a
+    line for each evaluation instead."""
 
-    def __init__(self, console: Console, runs: Sequence[tuple[str, int]]) -> None:
-        self._console = console
-        self._rounds = dict(runs)
-        self._progress = Progress(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(bar_width=24),
-            TextColumn("round {task.completed:>4.0f}/{task.total:.0f}"),
-            TextColumn("test [green]{task.fields[test]:>6}"),
-            TextColumn("attack [red]{task.fields[attack]:>6}"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=console,
-            disable=not console.is_terminal,
-            speed_estimate_period=15,
-        )
-        width = max((len(name) for name, _ in runs), default=0)
+    def __init__(self, console: Console, rounds: Mapping[str, int]) -> None:
+        self._console, self._rounds = console, rounds
+        self._progress = Progress(*_columns(console.width, rounds), console=console, disable=not console.is_terminal)
         self._tasks: dict[str, TaskID] = {
-            name: self._progress.add_task(name.ljust(width), total=rounds, start=False, test="-", attack="-")
-            for name, rounds in runs
+            name: self._progress.add_task(name, total=total, start=False, test="–", attack="–")
+            for name, total in rounds.items()
         }
         self._current, self._began, self._first = "", 0.0, 0
 
@@ -49,53 +48,83 @@ class RunView:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.stop()
-
-    def stop(self) -> None:
         self._progress.stop()
 
-    def begin(self, name: str, rounds_done: int) -> None:
-        """The run that the following reports belong to."""
-        self._current, self._began, self._first = name, time.monotonic(), rounds_done
-        self._progress.update(self._tasks[name], completed=rounds_done)
-        self._progress.start_task(self._tasks[name])
+    def following(self, name: str, reports: Reports) -> Reports:
+        """The same reports; from their first on, what is shown belongs to this run."""
+
+        def begun(state: ServerState) -> Iterator[RoundReport]:
+            self._current, self._began, self._first = name, time.monotonic(), state.round
+            self._progress.reset(self._tasks[name], completed=state.round)
+            return reports(state)
+
+        return begun
 
     def show(self, report: RoundReport) -> None:
         """One more round."""
-        metrics, fields = report.metrics, {}
-        if "test_accuracy" in metrics:
-            fields["test"] = percent(metrics["test_accuracy"])
-        if "attack_accuracy" in metrics:
-            fields["attack"] = percent(metrics["attack_accuracy"])
-        self._progress.update(self._tasks[self._current], completed=metrics["round"], **fields)  # type: ignore[arg-type]
-        if fields and not self._console.is_terminal:
-            self._console.print(self._line(metrics["round"], fields), highlight=False, soft_wrap=True)
+        metrics = report.metrics
+        found = {key: percent(metrics[f"{key}_accuracy"]) for key in ("test", "attack") if f"{key}_accuracy" in metrics}
+        self._progress.update(self._tasks[self._current], completed=metrics["round"], **found)  # type: ignore[arg-type]
+        if found and not self._console.is_terminal:
+            self._console.print(self._line(metrics, found), highlight=False, soft_wrap=True, markup=False)
 
-    def _line(self, round: int, fields: dict[str, Any]) -> str:
-        total = self._rounds[self._current]
-        speed = (time.monotonic() - self._began) / max(round - self._first, 1)
-        shown = ", ".join(f"{name} {value}" for name, value in fields.items())
-        return f"{self._current}: round {round}/{total}, {shown}, {speed * (total - round):.0f} s left"
+    def _line(self, metrics: Metrics, found: Mapping[str, str]) -> str:
+        round, total = metrics["round"], self._rounds[self._current]
+        left = (time.monotonic() - self._began) / max(round - self._first, 1) * (total - round)
+        shown = ", ".join(f"{key} {value}" for key, value in found.items())
+        return f"{self._current}: round {round}/{total}, {shown}, {duration(left)} left"
+
+
+def _columns(width: int, rounds: Mapping[str, int]) -> list[ProgressColumn]:
+    """One line of at most `width` characters: name and bar share what the numbers leave."""
+    digits = len(str(max(rounds.values())))
+    free = width - len(" " + " round /" + " test 100.0% attack 100.0% 0:00:00 left 0:00:00") - 2 * digits
+    name = max(6, min(_LONGEST_NAME, free - 4, max(map(len, rounds))))
+    return [
+        TextColumn(f"{{task.description:<{name}.{name}}}", style="bold", markup=False),
+        BarColumn(bar_width=max(3, min(_LONGEST_BAR, free - name))),
+        TextColumn(f"round {{task.completed:>{digits}.0f}}/{{task.total:.0f}}"),
+        TextColumn("test [green]{task.fields[test]:>6}"),
+        TextColumn("attack [red]{task.fields[attack]:>6}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    ]
 
 
 def results_table(records: Sequence[RunRecord]) -> Table:
     """How the runs ended."""
     table = Table(title="Results", title_justify="left", caption_justify="left")
-    table.add_column("run")
-    for heading in ("test accuracy", "attack accuracy", "mean, last tenth", "max, last tenth", "attacker / honest"):
-        table.add_column(heading, justify="right")
-    for row in summary(records):
-        test = percent(row.test_accuracy) if row.converged else "did not converge"
-        last, mean, most = percent(row.attack_accuracy), percent(row.attack_mean), percent(row.attack_max)
-        table.add_row(row.name, test, last, mean, most, times(row.norm_ratio))
+    table.add_column("run", overflow="fold")
+    headings = (
+        "test\naccuracy",
+        "attack\naccuracy",
+        "mean of\nlast tenth",
+        "max of\nlast tenth",
+        "attacker /\nhonest norm",
+    )
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+    rows = summary(records)
+    for row in rows:
+        table.add_row(*_cells(row))
+    table.caption = "mean, max: of attack accuracy over the last tenth of the evaluations"
+    if not all(row.converged for row in rows):
+        table.caption += "\nDNC: did not converge, the test loss is not finite"
     return table
+
+
+def _cells(row: SummaryRow) -> tuple[str, ...]:
+    test = percent(row.test_accuracy) if row.converged else "DNC"
+    attack = (percent(row.attack_accuracy), percent(row.attack_mean), percent(row.attack_max))
+    return escape(row.name), test, *attack, times(row.norm_ratio)
 
 
 def data_table(found: Sequence[Status]) -> Table:
     """The data sets and where they are."""
     table = Table()
     for heading in ("data set", "what it is", "state", "where"):
-        table.add_column(heading)
+        table.add_column(heading, overflow="fold")
     for status in found:
-        table.add_row(status.name, status.description, status.state, status.location or status.problem)
+        table.add_row(status.name, status.description, status.state, escape(status.location or status.problem))
     return table

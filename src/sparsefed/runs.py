@@ -7,15 +7,19 @@
 
 A checkpoint replaces the one before in a single step, after the metrics up to it have reached the disk. So a process
 that is killed at any moment leaves a folder from which `resume` continues, bit for bit the run it would have been.
+Nothing that was computed is ever deleted unless the caller says so, and damage is an error, never a shorter run.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import hashlib
 import json
 import math
 import os
 import platform
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -24,7 +28,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, Literal
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
@@ -35,49 +39,97 @@ from sparsefed.simulate import RoundReport, ServerState
 from sparsefed.types import RunRecord
 
 CONFIG, MANIFEST, METRICS, CHECKPOINT = "config.toml", "manifest.json", "metrics.jsonl", "checkpoint.safetensors"
+_LOCK = ".lock"
+_HEADER = (
+    "sparsefed"  # one entry in a checkpoint: several would be written in any order, and equal runs be unequal files
+)
 _VERSIONED = ("sparsefed", "torch", "numpy", "numba", "safetensors")
+_CURES = {
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "make it writable"),
+    **dict.fromkeys((errno.EEXIST, errno.ENOTDIR), "move away the file that is in its place"),
+    errno.ENAMETOOLONG: "give it a shorter name",
+}
+_START_OVER = "delete it and resume: the run then starts from round 1"
 
 
-# --- making and reading ----------------------------------------------------------------------------------------------
+# --- making ----------------------------------------------------------------------------------------------------------
 
 
 def create(folder: Path, config: Mapping[str, Any], overwrite: bool = False) -> None:
     """A new run folder with its config and manifest; refuses to write over a run unless told to."""
-    if (folder / MANIFEST).exists() and not overwrite:
-        raise RunError(
-            f"{folder} already holds a run; continue it with `sparsefed resume {folder}`, choose another folder with "
-            "--out, or start it anew with --overwrite"
-        )
+    refuse_overwriting(folder, config, overwrite)
     with _disk(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        for name in (CHECKPOINT, METRICS, MANIFEST):
+    with _locked(folder), _disk(folder):
+        # The manifest is replaced last: killed in between, the folder holds a run that can be resumed from round 1.
+        for name in (CHECKPOINT, METRICS):
             (folder / name).unlink(missing_ok=True)
         write_atomically(folder / CONFIG, toml.dumps(config).encode())
-        write_atomically(folder / MANIFEST, _json(_manifest(config)))
+        _write_manifest(folder, _manifest(config))
+
+
+def refuse_overwriting(folder: Path, config: Mapping[str, Any], overwrite: bool = False) -> None:
+    """One sentence where `create` would destroy something: a run, unless told to, or a config that is not a run's."""
+    if is_run(folder) or (folder / CHECKPOINT).exists() or (folder / METRICS).exists():
+        if not overwrite:
+            raise RunError(
+                f"{folder} already holds a run; continue it with `sparsefed resume {folder}`, choose another folder "
+                "with --out, or start it anew with --overwrite"
+            )
+    elif (folder / CONFIG).exists() and load_config(folder) != config:
+        raise RunError(f"{folder / CONFIG} is there already and belongs to no run; choose another folder with --out")
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a run was made here."""
+    return (folder / MANIFEST).is_file()
+
+
+def to_begin(wanted: Mapping[Path, Mapping[str, Any]]) -> list[Path]:
+    """Which of several runs that belong together must be created: those that are not there, or, once all are finished,
+    all of them. A run of another config is refused: it could not be computed again from these."""
+    standings = {folder: _standing(folder, config) for folder, config in wanted.items()}
+    for folder, standing in standings.items():
+        if standing == "another":
+            raise RunError(
+                f"{folder} holds a run of another config; choose another folder with --out, or start anew with --fresh"
+            )
+    if all(standing == "finished" for standing in standings.values()):
+        return list(wanted)
+    return [folder for folder, standing in standings.items() if standing == "nothing"]
+
+
+def _standing(folder: Path, config: Mapping[str, Any]) -> Literal["nothing", "another", "finished", "unfinished"]:
+    if not is_run(folder):
+        return "nothing"
+    if load_config(folder) != config:
+        return "another"
+    return "finished" if _load_manifest(folder).get("status") == "finished" else "unfinished"
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
 
 
 def load_run(folder: Path) -> RunRecord:
-    """A run folder read back, finished or not."""
+    """A run folder read back, finished or not; one whose process was killed is 'interrupted'."""
     config, manifest = load_config(folder), _load_manifest(folder)
-    return RunRecord(str(config.get("name") or folder.name), config, manifest, tuple(_rows(folder)))
+    if manifest.get("status") == "running" and not _is_locked(folder):
+        manifest["status"] = "interrupted"
+    rows = tuple(row for _, row in _rows(folder, int(manifest.get("round", 0))))
+    return RunRecord(str(config.get("name") or folder.name), config, manifest, rows)
 
 
 def find(paths: Sequence[Path]) -> list[Path]:
     """The run folders among these paths and directly below them, in the order their runs were made."""
-    found = []
+    found: list[Path] = []
     for path in paths:
-        below = sorted(path.glob("*/" + MANIFEST), key=lambda file: (_load_manifest(file.parent)["created"], file))
-        found += [path] if (path / MANIFEST).is_file() else [file.parent for file in below]
+        if not path.is_dir():
+            raise RunError(f"there is no folder {path}; give folders that `sparsefed run` or `demo` made")
+        below = [manifest.parent for manifest in path.glob("*/" + MANIFEST)]
+        found += [path] if is_run(path) else sorted(below, key=lambda folder: (_created(folder), folder))
     if not found:
         raise RunError(f"no run in {', '.join(map(str, paths))}; give folders that `sparsefed run` or `demo` made")
     return found
-
-
-def can_continue(folder: Path, config: Mapping[str, Any]) -> bool:
-    """Whether the folder holds an unfinished run of exactly this config."""
-    if not (folder / MANIFEST).is_file():
-        return False
-    return load_config(folder) == config and _load_manifest(folder).get("status") != "finished"
 
 
 def load_config(folder: Path) -> dict[str, Any]:
@@ -86,9 +138,9 @@ def load_config(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise RunError(f"{folder} is not a run folder (it has no {CONFIG}); give a folder that `sparsefed run` made")
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise RunError(f"{path} is damaged ({error}); start the run anew from its original config") from error
+        raise RunError(f"{path} is damaged ({error}); put back what it was, or start the run anew") from error
 
 
 def load_state(folder: Path) -> ServerState | None:
@@ -98,36 +150,62 @@ def load_state(folder: Path) -> ServerState | None:
         return None
     try:
         with safe_open(path, framework="pt") as file:
-            header = file.metadata() or {}
+            header = json.loads((file.metadata() or {})[_HEADER])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
         defense = {name.removeprefix("defense."): t for name, t in tensors.items() if name != "theta"}
-        return ServerState(int(header["round"]), tensors["theta"], defense)
-    except (SafetensorError, KeyError, ValueError) as error:
-        advice = "delete it and resume: the run then starts from round 1"
-        raise RunError(f"{path} is damaged ({error}); {advice}") from error
+        state, config = ServerState(int(header["round"]), tensors["theta"], defense), header["config"]
+    except (SafetensorError, KeyError, ValueError, TypeError) as error:
+        raise RunError(f"{path} is damaged ({error}); {_START_OVER}") from error
+    if config != _fingerprint(folder):
+        raise RunError(
+            f"{folder / CONFIG} was changed after the run had begun, so going on would be neither the one run nor the "
+            f"other; undo the change, or run it elsewhere: `sparsefed run {folder / CONFIG} --out FOLDER`"
+        )
+    return state
+
+
+def _fingerprint(folder: Path) -> str:
+    return hashlib.sha256((folder / CONFIG).read_bytes()).hexdigest()
 
 
 def _load_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
+    if not path.is_file():
+        raise RunError(f"{folder} is not a run folder (it has no {MANIFEST}); give a folder that `sparsefed run` made")
     try:
-        return dict(json.loads(path.read_text()))
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path} cannot be read ({error}); start the run anew from {folder / CONFIG}") from error
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        lost = f"delete it and `sparsefed resume {folder}`: only the note of where and when the run began is lost"
+        raise RunError(f"{path} is damaged ({error}); {lost}") from error
 
 
-def _rows(folder: Path) -> Iterator[dict[str, Any]]:
-    """The lines of metrics.jsonl; a last line that a killed process left half written is not one."""
-    path = folder / METRICS
-    if not path.exists():
-        return
-    with path.open("rb") as file:
-        for line in file:
-            if not line.endswith(b"\n"):
-                return
-            try:
-                yield json.loads(line)
-            except ValueError:
-                return
+def _created(folder: Path) -> str:
+    return str(_load_manifest(folder).get("created", ""))
+
+
+def _rows(folder: Path, least: int) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    """The rounds in metrics.jsonl, each as it is written and as read, up to what a killed process left half written;
+    an error where that leaves fewer than the `least` that are known to have been saved."""
+    path, done = folder / METRICS, 0
+    if path.exists():
+        with path.open("rb") as file:
+            for line in file:
+                row = _row(line)
+                if row is None or row.get("round") != done + 1:
+                    break
+                done += 1
+                yield line, row
+    if done < least:
+        both = f"delete it and {CHECKPOINT}, then resume: the run then starts from round 1"
+        raise RunError(f"{path} is damaged (line {done + 1} is not round {done + 1} of the {least} saved); {both}")
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line) if line.endswith(b"\n") else None
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) else None
 
 
 # --- running ---------------------------------------------------------------------------------------------------------
@@ -135,62 +213,105 @@ def _rows(folder: Path) -> Iterator[dict[str, Any]]:
 
 def execute(
     folder: Path,
-    reports: Callable[[ServerState | None], Iterator[RoundReport]],
+    begin: ServerState,
+    reports: Callable[[ServerState], Iterator[RoundReport]],
     checkpoint_every: int,
     watch: Callable[[RoundReport], None] = lambda report: None,  # noqa: ARG005
-) -> str:
-    """Drive a run from where its folder stands to its end: 'finished', or 'interrupted' by Ctrl-C. `reports` makes
-    the rounds that follow a state."""
+) -> None:
+    """Drive a run from where its folder stands (a new one from `begin`) to its end; `reports` makes the rounds that
+    follow a state. Ctrl-C, and any error, is raised again after the last whole round has been saved."""
+    load_config(folder)
     with _locked(folder):
-        state = load_state(folder)
-        first = state.round if state else 0
-        _drop_rows_after(folder, first)
-        _note(folder, status="running", round=first)
-        last: ServerState | None = None
-        try:
-            with _disk(folder), (folder / METRICS).open("ab") as metrics:
-                try:
-                    for report in reports(state):
-                        metrics.write(_json({**report.metrics, "seconds": round(report.seconds, 4)}))
-                        metrics.flush()
-                        last = report.state
-                        if last.round % checkpoint_every == 0:
-                            _checkpoint(folder, metrics.fileno(), last)
-                        watch(report)
-                finally:
-                    if last is not None and last.round % checkpoint_every:
-                        _checkpoint(folder, metrics.fileno(), last)
-        except KeyboardInterrupt:
-            _note(folder, status="interrupted", round=last.round if last else first)
-            return "interrupted"
-        _note(folder, status="finished", round=last.round if last else first)
-        return "finished"
+        saved = last = _last_saved(folder, begin)
+        _forget_unsaved(folder, saved.round)
+        _note(folder, status="running", round=saved.round, parameters=len(begin.theta), **_resumed(folder, saved.round))
+        status = "interrupted"
+        with _appending(folder) as metrics:
+            try:
+                for report in reports(last):
+                    _append(folder, metrics, report)
+                    last = report.state
+                    if last.round % checkpoint_every == 0:
+                        saved = _checkpoint(folder, metrics, last)
+                    watch(report)
+                status = "finished"
+            finally:
+                if last is not saved:
+                    _checkpoint(folder, metrics, last)
+                _note(folder, status=status, round=last.round)
 
 
-def _checkpoint(folder: Path, metrics: int, state: ServerState) -> None:
-    os.fsync(metrics)
-    tensors = {"theta": state.theta, **{f"defense.{name}": t for name, t in state.defense.items()}}
-    content = save({name: t.contiguous() for name, t in tensors.items()}, {"round": str(state.round)})
-    write_atomically(folder / CHECKPOINT, content)
+def _last_saved(folder: Path, begin: ServerState) -> ServerState:
+    state = load_state(folder)
+    if state is None:
+        return begin
+    if _contents(state) != _contents(begin):
+        raise RunError(
+            f"{folder / CHECKPOINT} is not of this run: it holds {_described(state)}, but the config makes "
+            f"{_described(begin)}; put the right one back, or {_START_OVER}"
+        )
+    return state
 
 
-def _drop_rows_after(folder: Path, round: int) -> None:
-    """Forget rounds that were reported but not saved: they are run again."""
-    rows = [row for row in _rows(folder) if row.get("round", 0) <= round]
+def _contents(state: ServerState) -> dict[str, tuple[Any, ...]]:
+    return {name: (tensor.shape, tensor.dtype) for name, tensor in _tensors(state).items()}
+
+
+def _described(state: ServerState) -> str:
+    return f"{len(state.theta):,} parameters with {', '.join(sorted(state.defense)) or 'no state'}"
+
+
+def _tensors(state: ServerState) -> dict[str, Any]:
+    return {"theta": state.theta, **{f"defense.{name}": t for name, t in state.defense.items()}}
+
+
+def _append(folder: Path, metrics: BinaryIO, report: RoundReport) -> None:
     with _disk(folder):
-        write_atomically(folder / METRICS, b"".join(_json(row) for row in rows))
+        metrics.write(_line({**report.metrics, "seconds": round(report.seconds, 4)}))
+        metrics.flush()
+
+
+def _checkpoint(folder: Path, metrics: BinaryIO, state: ServerState) -> ServerState:
+    """Metrics first: what a checkpoint has passed is on the disk."""
+    header = json.dumps({"round": state.round, "config": _fingerprint(folder)})
+    content = save({name: t.contiguous() for name, t in _tensors(state).items()}, {_HEADER: header})
+    with _disk(folder):
+        os.fsync(metrics.fileno())
+        write_atomically(folder / CHECKPOINT, content)
+    return state
+
+
+def _forget_unsaved(folder: Path, saved: int) -> None:
+    """Rounds that were reported but not saved are run again."""
+    kept = [line for line, row in _rows(folder, saved) if row["round"] <= saved]
+    with _disk(folder):
+        write_atomically(folder / METRICS, b"".join(kept))
 
 
 def _note(folder: Path, **facts: Any) -> None:
+    """Facts that became known; everything noted before stays. A manifest that is lost is begun anew."""
+    known = _load_manifest(folder) if is_run(folder) else _manifest(load_config(folder))
     with _disk(folder):
-        write_atomically(folder / MANIFEST, _json({**_load_manifest(folder), **facts}))
+        _write_manifest(folder, {**known, **facts})
+
+
+def _resumed(folder: Path, round: int) -> dict[str, Any]:
+    """Each time the run went on, with what: other versions may give other bits."""
+    if round == 0 or not is_run(folder):
+        return {}
+    now = {"at": _now(), "round": round, "versions": _versions(), "commit": _commit()}
+    return {"resumed": [*_load_manifest(folder).get("resumed", []), now]}
+
+
+# --- the disk --------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """One process a run; the lock goes with the process that holds it."""
-    load_config(folder)
-    with _disk(folder), (folder / ".lock").open("w") as lock:
+    with _disk(folder):
+        lock = (folder / _LOCK).open("w")
+    with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -198,17 +319,41 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
 
 
-# --- the disk --------------------------------------------------------------------------------------------------------
+def _is_locked(folder: Path) -> bool:
+    path = folder / _LOCK
+    if not path.exists():
+        return False
+    with path.open("rb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+@contextmanager
+def _appending(folder: Path) -> Iterator[BinaryIO]:
+    with _disk(folder):
+        file = (folder / METRICS).open("ab")
+    try:
+        yield file
+    finally:
+        with _disk(folder):  # closing tries again to write what a full disk refused
+            file.close()
 
 
 def write_atomically(path: Path, content: bytes) -> None:
     """All of it or nothing: a reader sees the old file or the new one."""
     scratch = path.with_name(path.name + ".partial")
-    with scratch.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    scratch.replace(path)
+    try:
+        with scratch.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        scratch.replace(path)
+    except OSError:
+        scratch.unlink(missing_ok=True)  # on a full disk every byte counts
+        raise
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)
@@ -221,14 +366,15 @@ def _disk(folder: Path) -> Iterator[None]:
     """A full or read-only disk in one sentence."""
     try:
         yield
-    except (OSError, SafetensorError) as error:
-        then = "and try again"
-        if (folder / CHECKPOINT).exists():
-            then = f"then `sparsefed resume {folder}`: nothing up to its last checkpoint is lost"
-        raise RunError(f"cannot write to {folder} ({error}); free some space or mend the disk, {then}") from error
+    except OSError as error:
+        cure = _CURES.get(error.errno or 0, "free some space or mend the disk")
+        then = f"then `sparsefed resume {folder}`: nothing up to its last checkpoint is lost"
+        if not (folder / CHECKPOINT).exists():
+            then = "or choose another folder with --out"
+        raise RunError(f"cannot write to {folder} ({error.strerror}); {cure}, {then}") from error
 
 
-def _json(value: Mapping[str, Any]) -> bytes:
+def _line(value: Mapping[str, Any]) -> bytes:
     return (json.dumps({key: _finite(item) for key, item in value.items()}, allow_nan=False) + "\n").encode()
 
 
@@ -236,18 +382,22 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def _write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
+    write_atomically(folder / MANIFEST, (json.dumps(manifest, indent=2) + "\n").encode())
+
+
 # --- where it came from ----------------------------------------------------------------------------------------------
 
 
 def _manifest(config: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "created": _now(),
         "status": "created",
         "round": 0,
         "rounds": config.get("rounds"),
         "seed": config.get("seed"),
-        "command": " ".join(["sparsefed", *sys.argv[1:]]),
-        "versions": {"python": platform.python_version(), **{name: metadata.version(name) for name in _VERSIONED}},
+        "command": shlex.join(["sparsefed", *sys.argv[1:]]),
+        "versions": _versions(),
         "commit": _commit(),
         "machine": {
             "system": f"{platform.system()} {platform.release()}",
@@ -257,11 +407,20 @@ def _manifest(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _versions() -> dict[str, str]:
+    return {"python": platform.python_version(), **{name: metadata.version(name) for name in _VERSIONED}}
+
+
 def _commit() -> str | None:
     """The commit of the source tree this runs from, if it is one; with a + where files were changed since."""
-    here = Path(__file__).parent
-    git = ["git", "-C", str(here)]
+    git = ["git", "-C", str(Path(__file__).parent)]
     try:
+        # An installed copy may lie inside somebody else's repository.
+        subprocess.run([*git, "ls-files", "--error-unmatch", __file__], capture_output=True, timeout=5, check=True)
         head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=True)
         dirty = subprocess.run([*git, "status", "--porcelain", "."], capture_output=True, text=True, timeout=5)
     except (OSError, subprocess.SubprocessError):

@@ -1,0 +1,215 @@
+"""The benchmarks run at tiny size and write what they say; and the arithmetic of their ratios is right."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from benchmarks import engine
+from benchmarks.cases import CASES, Case, make_case_task, make_cohort, make_federation, our_bars, peer_bar, quick
+from benchmarks.contestants import CLIP_NORM, LR, Round, all_rows, clip_and_mean
+from benchmarks.machine import Clock, others_share, read_clock
+from benchmarks.outcome import Bar, Row
+from benchmarks.peers import VENV, pfl_research, python_of
+from benchmarks.round_process import CLEAR, STATUS, forget_peak, resident
+from benchmarks.timing import Contestant, excess, interleaved, ratio, spread
+from benchmarks.workers import ROOT, WorkerError, worker
+
+from sparsefed.client import fused, loop
+
+needs_linux = pytest.mark.skipif(not CLEAR.exists(), reason="memory is read from Linux's /proc")
+
+
+def tiny_round(case: Case) -> Round:
+    task = make_case_task(case)
+    return Round(task, task.initial(), make_cohort(make_federation(case)))
+
+
+# --- ratios ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_ratio_does_not_see_a_machine_that_becomes_slower() -> None:
+    samples = [{"ours": 1.2 * slow, "plain": 1.0 * slow} for slow in (1, 1, 2, 8, 64)]
+    assert ratio(samples, "ours", "plain").median == pytest.approx(1.2)
+    assert ratio(samples, "ours", "plain").high == pytest.approx(1.2)
+
+
+def test_ratios_use_the_repeats_that_have_both() -> None:
+    samples = [{"a": 3.0, "b": 1.0, "c": 2.0}, {"b": 1.0}, {"a": 5.0, "b": 1.0}]
+    assert ratio(samples, "a", "b") == spread([3.0, 5.0])
+    assert excess(samples, "a", "c", "b") == spread([1.0])
+
+
+def test_every_contestant_runs_once_a_repeat_and_none_always_goes_first() -> None:
+    order: list[str] = []
+
+    def runner(name: str) -> Callable[[], float]:
+        def run() -> float:
+            order.append(name)
+            return float(len(order))
+
+        return run
+
+    contestants = {"a": Contestant(runner("a")), "b": Contestant(runner("b")), "slow": Contestant(runner("slow"), 2)}
+    samples = interleaved(contestants, repeats=4, warm_up=1)
+    assert order[:3] == ["a", "b", "slow"]
+    assert [sorted(sample) for sample in samples] == [["a", "b", "slow"], ["a", "b"]] * 2
+    repeats = [order[3:6], order[6:8], order[8:11], order[11:]]
+    assert len({names[0] for names in repeats}) == 3
+
+
+def test_bars_are_met_at_their_limit_and_missed_beyond() -> None:
+    assert Bar("at most", 1.3).met(1.3) and not Bar("at most", 1.3).met(1.31)
+    assert Bar("at least", 5).met(5.0) and not Bar("at least", 5).met(4.99)
+    assert Row("", "", "", spread([9.0])).met is None
+    assert Row("", "", "", spread([1.0, 1.2, 9.0]), Bar("at most", 1.2)).met  # a bar is for the median
+
+
+def test_the_bars_are_those_that_were_set() -> None:
+    assert our_bars(CASES["cnn"], "bfloat16") == (Bar("at most", 1.6), Bar("at most", 2.0))
+    for name in ("resnet9-16", "resnet9-64"):
+        assert our_bars(CASES[name], "float32") == (Bar("at most", 1.3), Bar("at most", 1.7))
+        assert our_bars(CASES[name], "bfloat16") == (Bar("at most", 1.4), Bar("at most", 1.8))
+    assert [peer_bar(CASES[name], "bfloat16") for name in ("cnn", "resnet9-16")] == [
+        Bar("at least", 5.0),
+        Bar("at least", 3.0),
+    ]
+
+
+# --- what is timed is what it says -----------------------------------------------------------------------------------
+
+
+def test_ours_is_the_mean_of_clipped_rows() -> None:
+    given = tiny_round(quick(CASES["cnn"]))
+    rows = torch.cat(all_rows(given, loop(given.task))())
+    expected = torch.zeros_like(given.theta)
+    for row in rows:
+        expected += row * min(1.0, CLIP_NORM / float(row.norm())) / len(rows)
+    after = clip_and_mean(given, fused(given.task))()
+    torch.testing.assert_close(given.theta - after, LR * expected, rtol=1e-3, atol=1e-7)
+    torch.testing.assert_close(torch.cat(all_rows(given, fused(given.task))()), rows, rtol=1e-4, atol=1e-6)
+
+
+def test_widths_and_cohorts_are_the_papers() -> None:
+    assert make_case_task(CASES["resnet9-64"]).d == 6_568_640
+    for case, examples in ((CASES["cnn"], 6), (CASES["resnet9-16"], 5), (CASES["resnet9-64"], 5)):
+        cohort = make_cohort(make_federation(case))
+        assert cohort.sizes.tolist() == [examples] * 100
+
+
+@pytest.mark.skipif(python_of(VENV) is None, reason="the peers' environment is not there; `make peers` makes it")
+def test_pfl_research_computes_what_ours_computes() -> None:
+    case = quick(CASES["cnn"])
+    given, python = tiny_round(case), python_of(VENV)
+    assert python is not None
+    ours = clip_and_mean(given, fused(given.task))()
+    with pfl_research(python, case, given) as peer:
+        assert peer.run() > 0
+    assert float((peer.theta - ours).norm() / (ours - given.theta).norm()) < 1e-3
+
+
+def test_the_peers_run_the_same_torch_and_everything_is_pinned() -> None:
+    lines = [line for line in (ROOT / "benchmarks/peers.txt").read_text().splitlines() if not line.startswith("#")]
+    assert all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in lines)
+    constraints = (ROOT / "constraints.txt").read_text().splitlines()
+    assert [line for line in lines if line.startswith("torch==")] == [c for c in constraints if c.startswith("torch==")]
+
+
+# --- processes and memory --------------------------------------------------------------------------------------------
+
+
+@needs_linux
+def test_the_peak_of_a_process_is_seen_and_can_be_forgotten() -> None:
+    before = resident(STATUS.read_text())
+    held = np.ones(2**25)  # 256 MB
+    during = resident(STATUS.read_text())
+    del held
+    assert during["now"] - before["now"] == pytest.approx(256, abs=16)
+    assert resident(STATUS.read_text())["peak"] >= during["now"] - 1
+    forget_peak()
+    assert resident(STATUS.read_text())["peak"] < during["now"] - 200
+
+
+def test_what_others_took_is_what_was_busy_and_not_ours() -> None:
+    assert others_share(Clock(10, 4, 3), Clock(20, 12, 6)) == pytest.approx(0.5)
+    assert others_share(Clock(10, 4, 3), Clock(20, 9, 8.1)) == 0  # clocks differ by a tick
+
+
+@needs_linux
+def test_the_time_of_an_ended_child_is_ours() -> None:
+    began = read_clock()
+    subprocess.run([sys.executable, "-c", "import time\nwhile time.process_time() < 0.3: pass"], check=True)
+    now = read_clock()
+    assert began is not None and now is not None
+    assert now.ours - began.ours >= 0.29 and now.busy - began.busy >= 0.25 and now.all > began.all
+
+
+def test_a_worker_that_dies_is_an_error_that_says_so() -> None:
+    with (
+        pytest.raises(WorkerError, match="ended with code 1 before it answered"),
+        worker(sys.executable, "nowhere", []),
+    ):
+        pass
+
+
+# --- the commands ----------------------------------------------------------------------------------------------------
+
+
+def run(module: str, *arguments: str) -> str:
+    command = [sys.executable, "-m", module, *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def results(path: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    record = json.loads(path.read_text())
+    assert record["machine"]["cores"] >= 1 and record["versions"]["torch"]
+    assert all(row["met"] is None for row in record["results"]), "a quick run measures nothing"
+    return {(row["what"], row["setting"]): row for row in record["results"]}
+
+
+def test_engine_runs_and_writes_its_numbers(tmp_path: Path) -> None:
+    said = run(
+        "benchmarks.engine", "--quick", "--models", "cnn", "--json", f"{tmp_path}/new/e.json", "--peers", "nowhere"
+    )
+    assert "make peers" in said
+    found = results(tmp_path / "new/e.json")
+    for dtype in ("float32", "bfloat16"):
+        for what in ("ours / plain", "rows / plain", "loop / ours"):
+            assert found[what, dtype]["median"] > 0 and found[what, dtype]["repeats"] == 2
+    assert not any("pfl" in what for what, _ in found)
+
+
+@needs_linux
+def test_population_runs_and_writes_its_numbers(tmp_path: Path) -> None:
+    said = run("benchmarks.population", "--quick", "--json", f"{tmp_path}/p.json")
+    assert "digits" in said
+    found = results(tmp_path / "p.json")
+    assert found["round time", "2 000 / 200"]["median"] > 0
+    for key in (("resident MB, held", "2 000 - 200"), ("peak MB, held", "2 000 - 200"), ("peak MB, held", "8 - 4")):
+        assert abs(found[key]["median"]) < 64
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--models", "cn"], r"did you mean 'cnn'.*resnet9-16"),
+        (["--repeats", "0"], "use 1 or more"),
+    ],
+)
+def test_impossible_arguments_are_refused(
+    arguments: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        engine.main(["--json", str(tmp_path / "e.json"), *arguments])
+    assert re.search(sentence, capsys.readouterr().err)
+    assert not (tmp_path / "e.json").exists()

@@ -1,0 +1,577 @@
+"""The command line, as a person or a script meets it: real processes, exit codes, what is printed where.
+
+A start of Python with torch costs seconds, so most commands are children of a `Nursery`: one process that has imported
+everything and forks, for each command, a process that runs the same entry point with its own arguments, folder, output
+and exit code. What depends on the start itself (the terminal, PYTHONPATH) runs the installed command.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparsefed import data
+from sparsefed.attacks import ATTACKS
+from sparsefed.client import ENGINES
+from sparsefed.data.partition import PARTITIONS
+from sparsefed.defenses import DEFENSES, PRESETS
+from sparsefed.federation import SAMPLING
+from sparsefed.models import MODELS
+from sparsefed.schedule import SCHEDULES
+
+COMMAND = [sys.executable, "-m", "sparsefed.cli"]
+ENVIRONMENT = {
+    **{key: value for key, value in os.environ.items() if not key.startswith(("COLUMNS", "LINES", "PYTHON", "COV"))},
+    "OMP_NUM_THREADS": "1",
+}
+
+CONFIG = """
+seed = 3
+rounds = 12
+evaluate_every = 4
+checkpoint_every = 3
+
+[data]
+name = "digits"
+devices = 300
+
+[model]
+name = "softmax"
+
+[train]
+cohort = 20
+
+[threat]
+share = 0.1
+
+[attack]
+name = "pgd"
+auxiliary = 50
+
+[defense]
+name = "sparsefed"
+k = 100
+"""
+SMALL_DEMO = [
+    *("--set", "data.name=digits", "--set", "data.devices=300", "--set", "train.cohort=20", "--set", "rounds=6"),
+    *("--set", "evaluate_every=3", "--set", "attack.auxiliary=50", "--set", "threat.share=0.1"),
+    *("--set", "model.name=softmax", "--set", "defenses.sparsefed.k=50"),
+]
+
+# --- processes -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a command ended; a negative code is the signal that ended it."""
+
+    code: int
+    out: str
+    err: str
+
+    def refused(self) -> str:
+        """The one sentence of a command that must be mended first."""
+        assert self.code == 2, self
+        assert "Traceback" not in self.err
+        assert self.err.startswith("error: ")
+        assert self.err.count("\n") == 1
+        return self.err.removeprefix("error: ").strip()
+
+    def fine(self) -> str:
+        assert self.code == 0, self
+        assert self.err == ""
+        return self.out
+
+
+_NURSERY = """
+import json, os, resource, signal, sys, time, traceback
+import altair, numba, sklearn.datasets, vl_convert
+from sparsefed import catalogue, cli, config, data, progress, report, runs
+
+answers = os.dup(1)
+
+def child(order):
+    os.close(answers)
+    os.setsid()
+    os.chdir(order["cwd"])
+    for fd, path in ((0, os.devnull), (1, order["out"]), (2, order["err"])):
+        os.dup2(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC), fd)
+    if order["largest"]:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (order["largest"], order["largest"]))
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.argv = ["sparsefed", *order["args"]]
+    try:
+        cli.main()
+    except SystemExit as end:
+        return end.code or 0
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+def fork(order):
+    pid = os.fork()
+    if pid == 0:
+        code = child(order)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return pid
+
+def wait(pid, seconds):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.002)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return None
+
+for line in sys.stdin:
+    order = json.loads(line)
+    answer = wait(order["wait"], order["seconds"]) if "wait" in order else fork(order)
+    os.write(answers, (json.dumps(answer) + chr(10)).encode())
+"""
+
+
+class Nursery:
+    """Starts commands quickly, in a folder; see the module's docstring."""
+
+    def __init__(self, server: subprocess.Popen[str], folder: Path) -> None:
+        self._server, self._folder, self._count = server, folder, 0
+
+    def start(self, *args: str | Path, cwd: Path | None = None, largest: int = 0) -> Command:
+        """A running `sparsefed ARGS`; `largest` is the size beyond which it cannot write a file (a full disk)."""
+        self._count += 1
+        out, err = (self._folder / f"{self._count}.{kind}" for kind in ("out", "err"))
+        out.touch()
+        err.touch()
+        order = {"args": [str(arg) for arg in args], "cwd": str(cwd or self._folder), "largest": largest}
+        return Command(self, self.ask({**order, "out": str(out), "err": str(err)}), out, err)
+
+    def run(self, *args: str | Path, cwd: Path | None = None, largest: int = 0) -> Done:
+        return self.start(*args, cwd=cwd, largest=largest).wait()
+
+    def ask(self, order: Mapping[str, Any]) -> Any:
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        self._server.stdin.write(json.dumps(order) + "\n")
+        self._server.stdin.flush()
+        return json.loads(self._server.stdout.readline())
+
+
+@dataclass(frozen=True)
+class Command:
+    """A running command."""
+
+    nursery: Nursery
+    pid: int
+    out: Path
+    err: Path
+
+    def signal(self, number: int) -> None:
+        with suppress(ProcessLookupError):  # it may just have ended; it is not reaped before `wait`
+            os.kill(self.pid, number)
+
+    def wait(self, seconds: float = 60) -> Done:
+        code = self.nursery.ask({"wait": self.pid, "seconds": seconds})
+        assert code is not None, f"still running after {seconds} s"
+        return Done(code, self.out.read_text(), self.err.read_text())
+
+
+@contextmanager
+def nursery(folder: Path) -> Iterator[Nursery]:
+    """A nursery whose commands start in this folder."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _NURSERY],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**ENVIRONMENT, "COLUMNS": "100"},
+    ) as server:
+        yield Nursery(server, folder)
+        assert server.stdin is not None
+        server.stdin.close()
+
+
+@pytest.fixture(scope="module")
+def sparsefed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    with nursery(tmp_path_factory.mktemp("nursery")) as found:
+        yield found
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.toml"
+    path.write_text(CONFIG)
+    return path
+
+
+def installed(*args: str | Path, cwd: Path, env: Mapping[str, str] | None = None) -> Done:
+    """The command, started the ordinary way."""
+    done = subprocess.run(
+        [*COMMAND, *map(str, args)], cwd=cwd, env={**ENVIRONMENT, **(env or {})}, capture_output=True, text=True
+    )
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+def on_a_terminal(args: Sequence[str | Path], cwd: Path, columns: int) -> tuple[int, str]:
+    """Exit code and screen text of the command on a terminal of that width, colours and cursor moves taken out."""
+    ours, its = pty.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    environment = {**ENVIRONMENT, "TERM": "xterm-256color"}
+    process = subprocess.Popen([*COMMAND, *map(str, args)], cwd=cwd, env=environment, stdin=its, stdout=its, stderr=its)
+    os.close(its)
+    seen = b""
+    with suppress(OSError):  # the end of a terminal is an error
+        while piece := os.read(ours, 65536):
+            seen += piece
+    os.close(ours)
+    return process.wait(60), re.sub(rb"\x1b\[[0-9;?]*[a-zA-Z]", b"", seen).decode()
+
+
+# --- one run ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_on_a_pipe_is_plain_lines_a_table_and_a_folder(sparsefed: Nursery, config: Path) -> None:
+    out = sparsefed.run("run", config, cwd=config.parent).fine()
+    assert re.search(r"^mine: round 4/12, test \d+\.\d%, attack \d+\.\d%, \d.* left$", out, re.M)
+    assert "\x1b" not in out
+    assert "Results" in out
+    folder = config.parent / "runs/mine"
+    manifest = json.loads((folder / "manifest.json").read_text())
+    facts = {"status": "finished", "round": 12, "rounds": 12, "seed": 3, "parameters": 650}
+    assert {key: manifest[key] for key in facts} == facts
+    assert manifest["command"] == f"sparsefed run {config}"
+    assert {"python", "torch", "sparsefed"} <= manifest["versions"].keys()
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [row["round"] for row in rows] == list(range(1, 13))
+    assert [row["round"] for row in rows if "test_accuracy" in row] == [4, 8, 12]
+    assert not list(folder.glob("*.partial"))
+
+
+def test_a_run_is_not_written_over_unless_asked(sparsefed: Nursery, config: Path) -> None:
+    here = config.parent
+    sparsefed.run("run", config, cwd=here).fine()
+    before = (here / "runs/mine/metrics.jsonl").read_bytes()
+    sentence = sparsefed.run("run", config, "--set", "seed=4", cwd=here).refused()
+    assert all(word in sentence for word in ("runs/mine", "sparsefed resume", "--out", "--overwrite"))
+    assert (here / "runs/mine/metrics.jsonl").read_bytes() == before
+    sparsefed.run("run", config, "--set", "seed=4", "--out", here / "deep/er", cwd=here).fine()
+    other = (here / "deep/er/metrics.jsonl").read_bytes()
+    sparsefed.run("run", config, "--set", "seed=4", "--overwrite", cwd=here).fine()
+    assert (here / "runs/mine/metrics.jsonl").read_bytes() != before
+    assert without_seconds(here / "runs/mine") == without_seconds(here / "deep/er")
+    assert (here / "deep/er/metrics.jsonl").read_bytes() == other
+
+
+def without_seconds(folder: Path) -> list[dict[str, Any]]:
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+
+
+def test_a_config_that_is_no_runs_is_never_written_over(sparsefed: Nursery, tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(CONFIG)
+    for more in ([], ["--overwrite"]):
+        assert "belongs to no run" in sparsefed.run("run", config, "--out", tmp_path, *more).refused()
+    assert config.read_text() == CONFIG
+    assert [path.name for path in tmp_path.iterdir()] == ["config.toml"]
+
+
+def test_a_refused_config_leaves_nothing_behind(sparsefed: Nursery, config: Path) -> None:
+    for override, words in [
+        ("train.lrr=1", "unknown key in [train] 'lrr'"),  # brackets are no markup
+        ("defense.k=651", "650"),
+        ("attack.auxiliary=297", "297 test points"),
+    ]:
+        assert words in sparsefed.run("run", config, "--set", override, cwd=config.parent).refused()
+    assert "no config file" in sparsefed.run("run", "none.toml", cwd=config.parent).refused()
+    assert [path.name for path in config.parent.iterdir()] == ["mine.toml"]
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence(sparsefed: Nursery, config: Path) -> None:
+    for out in (config, config / "below", config.parent / ("x" * 300)):
+        assert str(out) in sparsefed.run("run", config, "--out", out).refused()
+    assert config.read_text() == CONFIG
+
+
+def test_resume_takes_relative_and_absolute_folders_and_finished_runs(sparsefed: Nursery, config: Path) -> None:
+    here = config.parent
+    sparsefed.run("run", config, cwd=here).fine()
+    before = (here / "runs/mine/checkpoint.safetensors").read_bytes()
+    for folder, cwd in (("runs/mine", here), (here / "runs/mine", Path("/")), (".", here / "runs/mine")):
+        assert "mine" in sparsefed.run("resume", folder, cwd=cwd).fine()
+    assert (here / "runs/mine/checkpoint.safetensors").read_bytes() == before
+
+
+# --- help, lists, data -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("", ["run", "resume", "demo", "report", "list", "data", "130"]),
+        ("run", ["CONFIG", "--set", "--out", "--overwrite", "runs/NAME", "Ctrl-C", "130"]),
+        ("resume", ["RUN", "bit for bit"]),
+        ("demo", ["--out", "--set", "--fresh", "starts them anew", "goes on where it was"]),
+        ("report", ["RUN", "--out", "--format", "html", "png", "svg", "pdf", "offline"]),
+        ("list", ["--json"]),
+        ("data", ["list", "fetch", "check"]),
+        ("data list", ["--json"]),
+        ("data fetch", ["NAME", "verified"]),
+        ("data check", ["checksums"]),
+    ],
+)
+def test_every_command_explains_itself(sparsefed: Nursery, command: str, words: list[str]) -> None:
+    out = " ".join(re.sub("[│╭╮╰╯─]", " ", sparsefed.run(*command.split(), "--help").fine()).split())
+    assert [word for word in words if word not in out] == []
+
+
+def test_commands_that_make_no_sense_are_refused(sparsefed: Nursery) -> None:
+    for args in (["runn"], ["run"], ["run", "a.toml", "--sett", "x=1"], ["report"], ["report", ".", "--format", "gif"]):
+        done = sparsefed.run(*args)
+        assert done.code == 2
+        assert "Traceback" not in done.err
+        assert "Usage" in done.err
+
+
+LISTED: dict[str, Mapping[str, Any]] = {
+    "defenses": DEFENSES,
+    "attacks": ATTACKS,
+    "models": MODELS,
+    "data sets": data.DATASETS,
+    "partitions": PARTITIONS,
+    "sampling": SAMPLING,
+    "schedules": SCHEDULES,
+    "engines": ENGINES,
+    "presets": PRESETS,
+}
+
+
+def test_list_has_every_entry_of_every_dict_and_every_key(sparsefed: Nursery) -> None:
+    text, found = sparsefed.run("list").fine(), json.loads(sparsefed.run("list", "--json").fine())
+    assert found.keys() == {*LISTED, "config keys"}
+    for kind, known in LISTED.items():
+        assert [entry["name"] for entry in found[kind]] == list(known)
+        assert all(entry["summary"] for entry in found[kind])
+        assert all(re.search(rf"│ {re.escape(name)} +│", text) for name in known)
+    keys = {entry["name"]: entry for entry in found["config keys"]}
+    assert keys["train.lr"] == {"name": "train.lr", "type": "float", "default": 0.2}
+    assert keys["data.devices"]["default"] == 10_000
+    assert {"rounds", "threat.share", "attack.auxiliary", "model.name", "defense.name"} <= keys.keys()
+
+
+def test_list_has_the_parameters(sparsefed: Nursery) -> None:
+    found = json.loads(sparsefed.run("list", "--json").fine())
+    rules = {entry["name"]: {p["name"]: p for p in entry["parameters"]} for entry in found["defenses"]}
+    assert rules["sparsefed"]["k"]["required"]
+    assert rules["sparsefed"]["clip_norm"]["default"] == 5.0
+    assert "l2 norm" in rules["clipping"]["clip_norm"]["doc"]
+    assert "mode" not in rules["sparsefed"]  # it follows from train.mode
+    assert {p["name"] for p in found["attacks"][0]["parameters"]} >= {"epochs", "batch", "step", "boost"}
+    assert [p["name"] for p in found["models"][1]["parameters"]] == ["width", "hidden"]
+
+
+def test_data_commands(sparsefed: Nursery) -> None:
+    assert "digits" in sparsefed.run("data", "list").fine()
+    states = {entry["name"]: entry["state"] for entry in json.loads(sparsefed.run("data", "list", "--json").fine())}
+    assert states["digits"] == "built in"
+    assert states.keys() == data.DATASETS.keys()
+    assert "digits: built in" in sparsefed.run("data", "check", "digits").fine()
+    assert "nothing to fetch" in sparsefed.run("data", "fetch", "digits").fine()
+    for command in ("check", "fetch"):
+        sentence = sparsefed.run("data", command, "digit").refused()
+        assert "did you mean 'digits'" in sentence
+        assert "fmnist" in sentence
+
+
+# --- reports ---------------------------------------------------------------------------------------------------------
+
+
+def test_report_on_a_folder_of_runs_as_a_page_and_as_pictures(sparsefed: Nursery, config: Path) -> None:
+    here = config.parent
+    for name in ("one", "two"):
+        sparsefed.run("run", config, "--set", f"name={name}", cwd=here).fine()
+    assert "wrote runs/report.html" in sparsefed.run("report", "runs", cwd=here).fine()
+    page = (here / "runs/report.html").read_text()
+    assert "one, two" in page
+    out = sparsefed.run("report", "runs/one", "runs/two", "--format", "png", "--out", "pictures/x.png", cwd=here).fine()
+    pictures = sorted((here / "pictures").iterdir())
+    assert len(pictures) == out.count("wrote") >= 3
+    assert all(picture.read_bytes().startswith(b"\x89PNG") for picture in pictures)
+    assert any("attack" in picture.name for picture in pictures)
+
+
+def test_report_without_a_run_is_one_sentence(sparsefed: Nursery, config: Path) -> None:
+    here = config.parent
+    (here / "empty").mkdir()
+    (here / "other").mkdir()
+    (here / "other/config.toml").write_text("")
+    assert "no run in empty" in sparsefed.run("report", "empty", cwd=here).refused()
+    assert "no run in other" in sparsefed.run("report", "other", cwd=here).refused()
+    assert "no folder nowhere" in sparsefed.run("report", "nowhere", cwd=here).refused()
+    assert "no folder mine.toml" in sparsefed.run("report", "mine.toml", cwd=here).refused()
+
+
+def test_report_where_nothing_may_be_written_is_one_sentence(sparsefed: Nursery, config: Path) -> None:
+    sparsefed.run("run", config, cwd=config.parent).fine()
+    sentence = sparsefed.run("report", "runs", "--out", config / "report.html", cwd=config.parent).refused()
+    assert str(config) in sentence
+
+
+# --- the demo --------------------------------------------------------------------------------------------------------
+
+
+def test_the_demo_ends_in_a_table_and_a_page_and_goes_on_where_it_was(sparsefed: Nursery, tmp_path: Path) -> None:
+    names = ["undefended", "clipping", "sparsefed"]
+    out = sparsefed.run("demo", "--out", tmp_path / "demo", *SMALL_DEMO).fine()
+    assert all(re.search(rf"│ {name} +│ +\d", out) for name in names)
+    assert "wrote" in out
+    assert "undefended, clipping, sparsefed" in (tmp_path / "demo/report.html").read_text()
+    kept, killed = (tmp_path / "demo" / name / "manifest.json" for name in ("undefended", "sparsefed"))
+    first = {name: without_seconds(tmp_path / "demo" / name) for name in names}
+
+    # The last one was killed: the finished ones stay, it is taken up.
+    killed.write_text(killed.read_text().replace('"finished"', '"running"'))
+    before = kept.read_text(), killed.stat().st_mtime_ns
+    sparsefed.run("demo", "--out", tmp_path / "demo", *SMALL_DEMO).fine()
+    created = [json.loads(text)["created"] for text in (before[0], kept.read_text())]
+    assert created[0] == created[1]
+    assert json.loads(killed.read_text())["status"] == "finished"
+
+    # Other settings: nothing is touched.
+    more = ["--set", "rounds=5"]
+    sentence = sparsefed.run("demo", "--out", tmp_path / "demo", *SMALL_DEMO, *more).refused()
+    assert all(word in sentence for word in ("another config", "--out", "--fresh"))
+
+    # All finished: anew, to the same numbers.
+    kept.write_text(kept.read_text().replace(created[0], "2001-01-01T00:00:00+00:00"))
+    sparsefed.run("demo", "--out", tmp_path / "demo", *SMALL_DEMO).fine()
+    assert json.loads(kept.read_text())["created"] > "2001-01-02"
+    assert {name: without_seconds(tmp_path / "demo" / name) for name in names} == first
+    sparsefed.run("demo", "--out", tmp_path / "demo", *SMALL_DEMO, *more, "--fresh").fine()
+    assert len(without_seconds(tmp_path / "demo/clipping")) == 5
+
+
+def test_a_demo_that_cannot_work_fails_before_its_first_run(sparsefed: Nursery, tmp_path: Path) -> None:
+    more = ["--set", "defenses.sparsefed.k=651"]  # the third of its runs
+    assert "651" in sparsefed.run("demo", "--out", tmp_path / "demo", *SMALL_DEMO, *more).refused()
+    assert not (tmp_path / "demo").exists()
+
+
+# --- the installed command -------------------------------------------------------------------------------------------
+
+LIVE = re.compile(r"undefended +[━╸╺]+ round +\d+/40 test +(\d+\.\d%|–) attack +(\d+\.\d%|–) \d:\d\d:\d\d left ")
+
+
+def test_on_a_terminal_each_run_is_one_live_line(tmp_path: Path) -> None:
+    args = ["demo", "--out", "demo", *SMALL_DEMO, "--set", "rounds=40"]
+    code, text = on_a_terminal(args, tmp_path, columns=80)
+    assert code == 0, text
+    lines = [line.rstrip() for line in re.split(r"[\r\n]+", text)]
+    live = [line for line in lines if " round " in line]
+    assert {line.split()[0] for line in live} == {"undefended", "clipping", "sparsefed"}
+    assert all(len(line) <= 80 for line in lines)
+    assert any(LIVE.match(line) for line in live)
+    assert re.match(r"undefended +━+ round 40/40 test +\d+\.\d% attack +\d+\.\d% 0:00:\d\d left 0:00:00$", live[-3])
+    assert len(live) > 6  # it moved
+    table = lines[lines.index("Results") :]
+    assert [re.findall(r"[a-z]+(?: [a-z]+)*", line) for line in table[2:4]] == [
+        ["test", "attack", "mean of", "max of", "attacker"],
+        ["run", "accuracy", "accuracy", "last tenth", "last tenth", "honest norm"],
+    ]
+    assert "wrote demo/report.html" in text
+
+
+OWN = '''
+"""A model, a defense and an attack of a user's own."""
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from sparsefed.types import Defense, Step
+
+
+class Net(nn.Module):
+    def __init__(self, shape: tuple[int, int, int], classes: int, hidden: int = 8) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(64, hidden), nn.ReLU(), nn.Linear(hidden, classes))
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+def lazy(factor: float = 0.5) -> Defense:
+    """The mean, times a factor."""
+
+    def step(state, blocks, context):
+        total, count = 0, 0
+        for block in blocks:
+            total = total + block.weighted_sum(torch.ones(block.size, dtype=torch.float64))
+            count += block.size
+        return Step({"seen": state["seen"] + count}, factor * context.lr * total / count, {})
+
+    return Defense(lambda d: {"seen": torch.zeros(1)}, step, lambda context: float("inf"))
+
+
+def noise(auxiliary, *, size: float = 3.0):
+    """All ones."""
+    return lambda knowledge: torch.full_like(knowledge.theta, size)
+'''
+
+
+def test_things_of_ones_own_are_named_by_module_and_function(config: Path) -> None:
+    here = config.parent
+    (here / "own").mkdir()
+    (here / "own/my_things.py").write_text(OWN)
+    own = ["model.name=my_things:Net", "model.hidden=5", "attack.name=my_things:noise", "attack.size=2.5"]
+    sets = [part for override in own for part in ("--set", override)]
+    config.write_text(CONFIG[: CONFIG.index("[defense]")] + '[defense]\nname = "my_things:lazy"\nfactor = 0.25\n')
+    assert "is its folder on PYTHONPATH?" in installed("run", config, *sets, cwd=here).refused()
+    done = installed("run", config, *sets, cwd=here, env={"PYTHONPATH": str(here / "own")})
+    assert "round 12/12" in done.fine()
+    rows = without_seconds(here / "runs/mine")
+    assert {round(row["attacker_norm"], 3) for row in rows if row["attackers"]} == {round(2.5 * 385**0.5, 3)}
+    assert json.loads((here / "runs/mine/manifest.json").read_text())["parameters"] == 385
+
+
+def test_ctrl_c_ends_the_installed_command_cleanly(config: Path) -> None:
+    process = subprocess.Popen(
+        [*COMMAND, "run", str(config), "--set", "rounds=100000", "--set", "checkpoint_every=90000"],
+        cwd=config.parent,
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    metrics = config.parent / "runs/mine/metrics.jsonl"
+    end = time.monotonic() + 60
+    while time.monotonic() < end and not (metrics.exists() and metrics.read_text().count("\n") > 5):
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err == ""
+    assert "Go on with: sparsefed resume runs/mine" in out
+    assert (metrics.parent / "checkpoint.safetensors").exists()
