@@ -159,9 +159,11 @@ def demo(
     """
     from sparsefed import config as configs
     from sparsefed import runs
+    from sparsefed.progress import introduction
 
     folders = {out / config.name: config for config in configs.demo(set_ or [])}
     anew = folders if fresh else runs.to_begin({folder: configs.dump(config) for folder, config in folders.items()})
+    _say(introduction(list(folders.values())))
     _run_all([Plan(config, folder, folder in anew, overwrite=True) for folder, config in folders.items()])
     _write_report(list(folders), out / "report.html", "html")
 
