@@ -97,10 +97,11 @@ def introduction(configs: Sequence[Config]) -> str:
     """What the runs of a demo have in common, for somebody who is about to watch them."""
     one = configs[0]
     points, share = one.attack.auxiliary if one.attack else 0, one.threat.share or 0
+    names = ", ".join(config.name for config in configs)
     return (
         f"{one.data.devices} devices share {one.data.name} ({one.data.partition}), {share:.0%} of them collude: they "
-        f"want {points} test images labelled wrongly. The same {one.model.name}, {one.rounds} rounds of {one.train.cohort} "
-        f"devices, trained {len(configs)} times: {', '.join(config.name for config in configs)}.\n"
+        f"want {points} test images labelled wrongly. The same {one.model.name}, {one.rounds} rounds of "
+        f"{one.train.cohort} devices, trained {len(configs)} times: {names}.\n"
         "[green]test[/green]: accuracy on the other test images; "
         "[red]attack[/red]: share of those wrong labels learned.\n"
     )
