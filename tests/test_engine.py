@@ -137,6 +137,13 @@ def test_ghost_norms_are_really_used_where_they_should_be() -> None:
     assert_same(task, examples((32, 2, 2), [2, 2, 3], 10, 0), LocalStep(1.0, 0.02), ghost=True)
 
 
+def test_ghost_norms_survive_in_place_activations() -> None:
+    """With weight decay a ghost needs the layer's output, which the activation has overwritten."""
+    layers = lambda: [nn.Conv2d(48, 96, 3, padding=1), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(96, 10)]  # noqa: E731
+    task = make_task(seeded(lambda: nn.Sequential(*layers())))
+    assert_same(task, examples((48, 1, 1), [2, 2, 3], 10, 0), LocalStep(1.0, 0.5), ghost=True)
+
+
 @settings(max_examples=20, deadline=None)
 @given(
     sizes=sizes_lists, stride=st.integers(1, 2), padding=st.integers(0, 1), seed=st.integers(0, 99), three=st.booleans()
@@ -197,6 +204,7 @@ def test_embedding(sizes: list[int], vocabulary: int, padded: bool, seed: int) -
         def __init__(self) -> None:
             super().__init__()
             self.embedding = nn.Embedding(vocabulary, 4, padding_idx=0 if padded else None)
+            self.embedding.weight.data[0] = 0.3  # a padding row that is not zero must not count either
             self.out = nn.Linear(4, 3)
 
         def forward(self, x: Tensor) -> Tensor:

@@ -71,7 +71,7 @@ class Ghost:
         """<gradient, weight> is <output gradient, output without bias>: the layer is linear in its weight."""
         call = self._call
         output, bias = self._output(), getattr(call.layer, "bias", None)
-        along = (call.g * output).flatten(1).sum(1, dtype=torch.float32)
+        along = (self._layer.reaching(call) * output).flatten(1).sum(1, dtype=torch.float32)
         if bias is not None:
             shift = bias if isinstance(call.layer, nn.Linear) else bias.view(-1, *[1] * (call.g.dim() - 2))
             along = along - (call.g * shift).flatten(1).sum(1, dtype=torch.float32)
@@ -82,7 +82,7 @@ class Ghost:
         call = self._call
         sizes = torch.tensor([q.size for q in call.groups for _ in range(q.members)])
         spread = torch.repeat_interleave(weights, sizes).view(-1, *[1] * (call.g.dim() - 1))
-        scaled = call.g * spread.to(call.g.dtype)
+        scaled = (call.g * spread.float()).to(call.g.dtype)  # rounded once an entry, not once a client
         if bool((weights == 0).any()):  # 0 * nan is nan: what is left out is zeroed on both sides
             scaled = torch.where(spread == 0, 0, scaled)
             if call.a.is_floating_point():

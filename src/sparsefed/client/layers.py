@@ -311,6 +311,7 @@ class Layer(NamedTuple):
     known: Callable[..., bool] = lambda layer: True  # noqa: ARG005
     flat: Callable[[Tensor], Tensor] = lambda rows: rows  # from the layout of `rows` to that of the parameter
     packed: Callable[[Tensor], Tensor] = lambda parameter: parameter  # and back
+    reaching: Callable[[Call], Tensor] = lambda call: call.g  # the output gradients that reach the weight
 
 
 _LINEAR = Layer(_linear_rows, _linear_norms, _linear_total, _linear_ghost)
@@ -322,7 +323,14 @@ LAYERS: dict[type[nn.Module], Layer] = {
     nn.Conv1d: _CONV,
     nn.Conv2d: _CONV2D,
     nn.Conv3d: _CONV,
-    nn.Embedding: Layer(_embedding_rows, _embedding_norms, _embedding_total, _embedding_ghost, _embedding_known),
+    nn.Embedding: Layer(
+        _embedding_rows,
+        _embedding_norms,
+        _embedding_total,
+        _embedding_ghost,
+        _embedding_known,
+        reaching=lambda call: _embedding_g(call, call.g),
+    ),
     nn.GroupNorm: Layer(_group_norm_rows),
     nn.LayerNorm: Layer(_layer_norm_rows),
 }

@@ -72,40 +72,48 @@ def over_chunks(work: Callable[[int, int, int], None], chunks: list[Span]) -> No
             other.result()
 
 
+@compiled
+def widen(part: Halves, wide: Bits) -> None:
+    """bfloat16 to float32: the same bits, moved up."""
+    for j in range(part.shape[0]):
+        wide[j] = np.uint32(part[j]) << np.uint32(16)
+
+
 @compiled_fast
-def half_moments(rows: Halves, theta: Float32, start: int, stop: int, squares: Doubles, dots: Doubles) -> None:
-    """Rows start..stop of bfloat16 [m, K]: |row|^2 and <row, theta>, in float32 within a tile, float64 across."""
+def tile_moments(part: Float32, other: Float32, sums: Doubles) -> None:
+    """Add |part|^2 and <part, other> to the two sums: float32 within a tile, float64 across."""
+    square, dot = np.float32(0), np.float32(0)
+    for j in range(part.shape[0]):
+        square += part[j] * part[j]
+        dot += part[j] * other[j]
+    sums[0] += square
+    sums[1] += dot
+
+
+@compiled
+def half_moments(rows: Halves, theta: Float32, start: int, stop: int, moments: Doubles) -> None:
+    """Rows start..stop of bfloat16 [m, K]: |row|^2 and <row, theta> into moments [m, 2]."""
     wide = np.empty(TILE, np.uint32)
     values = wide.view(np.float32)
     for i in range(start, stop):
-        square, dot = np.float64(0), np.float64(0)
         for tile in range(0, rows.shape[1], TILE):
-            part, other = rows[i, tile : tile + TILE], theta[tile : tile + TILE]
-            for j in range(part.shape[0]):
-                wide[j] = np.uint32(part[j]) << np.uint32(16)
-            s, t = np.float32(0), np.float32(0)
-            for j in range(part.shape[0]):
-                s += values[j] * values[j]
-                t += values[j] * other[j]
-            square += s
-            dot += t
-        squares[i], dots[i] = square, dot
+            part = rows[i, tile : tile + TILE]
+            widen(part, wide)
+            tile_moments(values[: part.shape[0]], theta[tile : tile + TILE], moments[i])
 
 
-@compiled_fast
-def float_moments(rows: Float32, theta: Float32, start: int, stop: int, squares: Doubles, dots: Doubles) -> None:
+@compiled
+def float_moments(rows: Float32, theta: Float32, start: int, stop: int, moments: Doubles) -> None:
     """The same of float32 rows."""
     for i in range(start, stop):
-        square, dot = np.float64(0), np.float64(0)
         for tile in range(0, rows.shape[1], TILE):
-            part, other = rows[i, tile : tile + TILE], theta[tile : tile + TILE]
-            s, t = np.float32(0), np.float32(0)
-            for j in range(part.shape[0]):
-                s += part[j] * part[j]
-                t += part[j] * other[j]
-            square += s
-            dot += t
-        squares[i], dots[i] = square, dot
+            tile_moments(rows[i, tile : tile + TILE], theta[tile : tile + TILE], moments[i])
+
+
+@compiled
+def tile_add(total: Float32, weight: np.float32, part: Float32) -> None:
+    for j in range(part.shape[0]):
+        total[j] += weight * part[j]
 
 
 @compiled
@@ -114,28 +122,23 @@ def half_weigh(rows: Halves, weights: Float32, start: int, stop: int, out: Float
     wide = np.empty(TILE, np.uint32)
     values = wide.view(np.float32)
     for tile in range(start, stop, TILE):
-        total = out[tile : min(tile + TILE, stop)]
-        total[:] = 0
+        end = min(tile + TILE, stop)
+        out[tile:end] = 0
         for i in range(rows.shape[0]):
-            weight, part = weights[i], rows[i, tile : min(tile + TILE, stop)]
-            if weight != 0:
-                for j in range(part.shape[0]):
-                    wide[j] = np.uint32(part[j]) << np.uint32(16)
-                for j in range(part.shape[0]):
-                    total[j] += weight * values[j]
+            if weights[i] != 0:
+                widen(rows[i, tile:end], wide)
+                tile_add(out[tile:end], weights[i], values[: end - tile])
 
 
 @compiled
 def float_weigh(rows: Float32, weights: Float32, start: int, stop: int, out: Float32) -> None:
     """The same of float32 rows."""
     for tile in range(start, stop, TILE):
-        total = out[tile : min(tile + TILE, stop)]
-        total[:] = 0
+        end = min(tile + TILE, stop)
+        out[tile:end] = 0
         for i in range(rows.shape[0]):
-            weight, part = weights[i], rows[i, tile : min(tile + TILE, stop)]
-            if weight != 0:
-                for j in range(part.shape[0]):
-                    total[j] += weight * part[j]
+            if weights[i] != 0:
+                tile_add(out[tile:end], weights[i], rows[i, tile:end])
 
 
 @compiled

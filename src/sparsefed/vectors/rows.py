@@ -21,12 +21,13 @@ def row_moments(rows: Tensor, theta: Tensor) -> tuple[Tensor, Tensor]:
     from sparsefed.vectors import kernels
 
     bits, half = _as_array(rows)
-    squares, dots = np.zeros(len(bits)), np.zeros(len(bits))
+    moments = np.zeros((len(bits), 2))
     kernel, other = (kernels.half_moments if half else kernels.float_moments), theta.contiguous().numpy()
     threads = _threads(rows)
     chunks = list(pairwise([len(bits) * c // threads for c in range(threads + 1)]))
-    kernels.over_chunks(lambda _, a, b: kernel(bits, other, a, b, squares, dots), chunks)
-    return torch.from_numpy(squares), torch.from_numpy(dots)
+    kernels.over_chunks(lambda _, a, b: kernel(bits, other, a, b, moments), chunks)
+    squares, dots = torch.from_numpy(moments).unbind(1)
+    return squares, dots
 
 
 def weighted_sum(rows: Tensor, weights: Tensor) -> Tensor:
