@@ -139,8 +139,12 @@ def test_ghost_norms_are_really_used_where_they_should_be() -> None:
 
 def test_ghost_norms_survive_in_place_activations() -> None:
     """With weight decay a ghost needs the layer's output, which the activation has overwritten."""
-    layers = lambda: [nn.Conv2d(48, 96, 3, padding=1), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(96, 10)]  # noqa: E731
-    task = make_task(seeded(lambda: nn.Sequential(*layers())))
+
+    def build() -> nn.Module:
+        conv = nn.Conv2d(48, 96, 3, padding=1)
+        return nn.Sequential(conv, nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(96, 10))
+
+    task = make_task(seeded(build))
     assert_same(task, examples((48, 1, 1), [2, 2, 3], 10, 0), LocalStep(1.0, 0.5), ghost=True)
 
 
