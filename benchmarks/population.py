@@ -18,7 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -38,6 +38,7 @@ heap keeps of freed memory, which differs by tens of megabytes from process to p
 that cohort, less that of rounds with the smallest; the bar is one block.""".replace("\n", " ")
 
 Allocator = Literal["exact", "kept"]
+Memory = Mapping[str, float]  # megabytes
 _ENVIRONMENT = {"exact": {"MALLOC_MMAP_THRESHOLD_": str(2**16)}, "kept": {}}
 _WORDS: dict[Allocator, str] = {"exact": "held", "kept": "as run"}
 
@@ -52,10 +53,10 @@ class Sizes:
     populations: tuple[int, int] = (10_000, 1_000_000)
     per_device: int = 6
     cohort: int = 100
-    processes: int = 3  # of each kind
+    processes: int = 3  # of each kind; one where what is held is counted exactly
     warm_up: int = 3  # rounds
     rounds: int = 40  # timed, in each process
-    memory_rounds: int = 3  # after which memory is looked at
+    memory_rounds: int = 2  # after which memory is looked at
     cohorts: tuple[int, ...] = (100, 400, 1600)
     block_mb: int = 64  # so that even the smallest cohort needs several blocks
     rules: tuple[str, ...] = ("clipping", "sparsefed")
@@ -121,20 +122,24 @@ def compare_memory(sizes: Sizes) -> tuple[list[Row], dict[str, Any]]:
     few, many = sizes.populations
     for allocator in sizes.allocators:
         runs = {devices: run_config(sizes, "sparsefed", devices, sizes.cohort) for devices in sizes.populations}
-        found = [
-            {devices: _memory(sizes, runs[devices], allocator) for devices in runs} for _ in range(sizes.processes)
-        ]
+        found = _memories(sizes, runs, allocator)
         bar = LARGER if sizes.bars and allocator == "exact" else None  # the heap's whims are not the population's doing
         for key, what in (("now", "resident"), ("peak", "peak")):
             more = spread([memory[many][key] - memory[few][key] for memory in found])
             rows.append(
                 Row("population", f"{what} MB, {_WORDS[allocator]}", f"{_name(many)} - {_name(few)}", more, bar)
             )
-        record[_WORDS[allocator]] = [{_name(devices): memory[devices] for devices in memory} for memory in found]
+        record[_WORDS[allocator]] = found
     return rows, record
 
 
-def _memory(sizes: Sizes, run: dict[str, Any], allocator: Allocator) -> dict[str, float]:
+def _memories(sizes: Sizes, runs: Mapping[int, dict[str, Any]], allocator: Allocator) -> list[dict[int, Memory]]:
+    """What each of these runs needs, time after time."""
+    times = 1 if allocator == "exact" else sizes.processes
+    return [{key: _memory(sizes, run, allocator) for key, run in runs.items()} for _ in range(times)]
+
+
+def _memory(sizes: Sizes, run: dict[str, Any], allocator: Allocator) -> Memory:
     """Megabytes after the federation was built, after some rounds, and at most since the process began."""
     with _process(run, allocator) as asked:
         for _ in range(sizes.memory_rounds):
@@ -158,12 +163,9 @@ def compare_cohorts(sizes: Sizes, rule: str) -> tuple[list[Row], dict[str, Any]]
     devices, first = max(sizes.populations[0], *sizes.cohorts), sizes.cohorts[0]
     for allocator in sizes.allocators:
         runs = {cohort: run_config(sizes, rule, devices, cohort, sizes.block_mb) for cohort in sizes.cohorts}
-        found = [
-            {cohort: _memory(sizes, runs[cohort], allocator)["rounds"] for cohort in runs}
-            for _ in range(sizes.processes)
-        ]
+        found = _memories(sizes, runs, allocator)
         for cohort in sizes.cohorts[1:]:
-            more = spread([peak[cohort] - peak[first] for peak in found])
+            more = spread([memory[cohort]["rounds"] - memory[first]["rounds"] for memory in found])
             rows.append(Row(f"cohort, {rule}", f"peak MB, {_WORDS[allocator]}", f"{cohort} - {first}", more, bar))
         record[_WORDS[allocator]] = found
     return rows, record
@@ -184,11 +186,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     more, memory = compare_memory(sizes)
     rows += more
     record: dict[str, Any] = {"sizes": asdict(sizes), "population": {**times, "megabytes": memory}}
+    write(options.json, "population", rows, record, others())
     for rule in sizes.rules:
         console.print(f"{rule}: peak memory with cohorts of {', '.join(map(str, sizes.cohorts))}", highlight=False)
         more, record[f"cohort, {rule}"] = compare_cohorts(sizes, rule)
         rows += more
-    write(options.json, "population", rows, record, others())
+        write(options.json, "population", rows, record, others())
     title = f"Population, on {sizes.data}" + (" (quick: sizes too small to mean anything)" if options.quick else "")
     show(console, title, CAPTION, rows)
     warn_if_busy(console, others())

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from sparsefed.client import Cohort, LocalStep, fused, loop
-from sparsefed.client.fused import _fused_block
+from sparsefed.client.fused import _fused_block, _groups
+from sparsefed.client.layers import _CONV2D, Call
 from sparsefed.errors import ConfigError
 from sparsefed.models import MODELS, cnn, resnet9, softmax
 from sparsefed.task import Task, load_flat, make_task, working_copy
@@ -351,6 +352,34 @@ def test_a_broken_device_spoils_no_other(bad: float) -> None:
     assert not torch.isfinite(norms[1]) or norms[1] > 1e20
     torch.testing.assert_close(norms[[0, 2]], whole.norms()[[0, 2]])
     torch.testing.assert_close(broken.weighted_sum(weights), whole.weighted_sum(weights), rtol=1e-5, atol=1e-6)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    sizes=sizes_lists,
+    channels=st.sampled_from([1, 3, 6]),  # few: shifted copies; more: patches
+    kernel=st.integers(1, 3),
+    stride=st.integers(1, 2),
+    padding=st.integers(0, 1),
+    dilation=st.integers(1, 2),
+)
+def test_the_ways_of_bfloat16_are_the_same_contraction(
+    sizes: list[int], channels: int, kernel: int, stride: int, padding: int, dilation: int
+) -> None:
+    """In bfloat16 convolutions take other paths; on whole numbers they are exact, so they must agree to the bit."""
+    layer = nn.Conv2d(channels, 5, (kernel, 2), stride, padding, dilation, bias=False)
+    generator = torch.Generator().manual_seed(sum(sizes))
+    layer.requires_grad_(False)
+    a = torch.randint(-2, 3, (sum(sizes), channels, 6, 7), generator=generator).float()
+    out = layer(a)
+    g = torch.randint(-1, 2, tuple(out.shape), generator=generator).float()
+    ordered = np.sort(np.array(sizes))
+    rows = {
+        dtype: _CONV2D.rows(Call(layer.to(dtype), a.to(dtype), g.to(dtype), _groups(ordered))).float()
+        for dtype in (torch.bfloat16, torch.float32)
+    }
+    assert float(rows[torch.float32].abs().max()) < 256  # beyond, bfloat16 cannot count
+    assert torch.equal(rows[torch.float32], rows[torch.bfloat16])
 
 
 def test_bfloat16_is_near_float32() -> None:

@@ -135,16 +135,20 @@ def _conv_weight_gradient(layer: AnyConv, a: Tensor, g: Tensor) -> Tensor:
 
 def _conv_rows(call: Call) -> Tensor:
     layer: AnyConv = call.layer  # type: ignore[assignment]
-    if call.a.dtype == torch.bfloat16 and call.a.dim() == 4 and layer.groups == 1 and _positions(call) <= 320:
-        return _unfolded_rows(call)  # few positions: the calls cost more than copying the patches
-    sizes = [q.size for q in call.groups for _ in range(q.members)]
-    rows = [
-        _conv_weight_gradient(layer, a, g)
-        for a, g in zip(torch.split(call.a, sizes), torch.split(call.g, sizes), strict=True)
-    ]
     if call.a.dim() != 4:
-        return torch.stack(rows)
-    return torch.stack([row.permute(0, 2, 3, 1) for row in rows])  # as channels-last memory has it: a plain copy
+        return torch.stack(_one_by_one(call))
+    if call.a.dtype == torch.bfloat16 and layer.groups == 1:  # a call costs more here: copy the patches if they are few
+        if layer.in_channels <= 4:
+            return _shifted_rows(call)
+        if _positions(call) <= 320:
+            return _unfolded_rows(call)
+    return torch.stack([row.permute(0, 2, 3, 1) for row in _one_by_one(call)])  # as channels-last memory has it
+
+
+def _one_by_one(call: Call) -> list[Tensor]:
+    sizes = [q.size for q in call.groups for _ in range(q.members)]
+    parts = zip(torch.split(call.a, sizes), torch.split(call.g, sizes), strict=True)
+    return [_conv_weight_gradient(call.layer, a, g) for a, g in parts]  # type: ignore[arg-type]
 
 
 def _positions(call: Call) -> int:
@@ -165,6 +169,28 @@ def _unfolded_rows(call: Call) -> Tensor:
     )
     rows = _batched(call, _outer, windows.flatten(3), call.g.permute(0, 2, 3, 1))
     return rows.view(len(rows), layer.out_channels, *layer.kernel_size, channels)
+
+
+def _shifted_rows(call: Call) -> Tensor:
+    """The same for few channels, where whole image rows are copied at once: one shifted copy for each kernel offset."""
+    parts = [_shifted_group_rows(call, q) for q in call.groups]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _shifted_group_rows(call: Call, q: Group) -> Tensor:
+    layer: nn.Conv2d = call.layer  # type: ignore[assignment]
+    (top, left), channels, out_grid = _padding(layer), call.a.shape[1], call.g.shape[2:]
+    padded = F.pad(call.a[q.examples].contiguous(), (left, left, top, top))
+    padded = padded.view(q.members, q.size, *padded.shape[1:]).transpose(1, 2)
+    patches = padded.new_empty(q.members, *layer.kernel_size, channels, q.size, *out_grid)
+    for i in range(layer.kernel_size[0]):
+        for j in range(layer.kernel_size[1]):
+            rows = _steps(i * layer.dilation[0], layer.stride[0], out_grid[0])
+            columns = _steps(j * layer.dilation[1], layer.stride[1], out_grid[1])
+            patches[:, i, j] = padded[..., rows, columns]
+    g = by_client(call.g.permute(0, 2, 3, 1), q)
+    gradients = torch.bmm(patches.flatten(4).flatten(1, 3), g)  # [members, kh * kw * C, O]
+    return gradients.transpose(1, 2).reshape(q.members, layer.out_channels, *layer.kernel_size, channels)
 
 
 def _conv_norms(call: Call) -> Tensor:
