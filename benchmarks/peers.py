@@ -39,12 +39,7 @@ def python_of(venv: Path) -> Path | None:
 
 @contextmanager
 def pfl_research(
-    python: Path,
-    case: Case,
-    given: Round,
-    keep_freed_memory: bool = False,
-    channels_last: bool = False,
-    autocast: bool = False,
+    python: Path, case: Case, given: Round, channels_last: bool = False, autocast: bool = False
 ) -> Iterator[Peer]:
     """pfl-research with the cohort, the model and the hyperparameters that ours is given."""
     asked = {
@@ -56,7 +51,6 @@ def pfl_research(
         "clip_norm": CLIP_NORM,
         "weight_decay": WEIGHT_DECAY,
         "threads": torch.get_num_threads(),
-        "keep_freed_memory": keep_freed_memory,
         "channels_last": channels_last,
         "autocast": autocast,
     }

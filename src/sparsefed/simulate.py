@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -137,14 +138,14 @@ def _blocks(
     federation = protocol.federation
     scale = context.lr if protocol.device_lr else 1.0
     step = LocalStep(scale, protocol.weight_decay, integer_seed(protocol.seed, "layers", context.round))
-    norms = []
+    norms: list[float] = []
     if len(honest):
         for block in protocol.engine(theta, Cohort(honest, federation.sizes(honest), federation.gather), step):
             watched = _Watched(block)
-            norms.append(watched.norms())
+            norms += watched.norms().tolist()
             yield watched
             del block, watched  # its memory must be free while the next one is computed
-        watch.honest = float(torch.cat(norms).median())
+        watch.honest = median(norms)
     if hostile and protocol.attack is not None and protocol.gradient is not None:
         budget = protocol.defense.budget(context)
         update = protocol.attack(Knowledge(context.round, theta, budget, protocol.gradient, protocol.seed))

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from statistics import median
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -121,11 +122,11 @@ class _Tally:
 
     received: int = 0
     clipped: int = 0
-    norms: list[Tensor] = field(default_factory=list)
+    norms: list[float] = field(default_factory=list)
 
     @property
     def kept(self) -> int:
-        return sum(len(norms) for norms in self.norms)
+        return len(self.norms)
 
 
 def _screened(blocks: Iterable[Block], per_update: PerUpdate, context: Context, tally: _Tally) -> Iterator[ScaledBlock]:
@@ -137,7 +138,7 @@ def _screened(blocks: Iterable[Block], per_update: PerUpdate, context: Context, 
         norms = norms[kept]
         tally.received += block.size
         tally.clipped += int((norms > budget * CLIPPED_BEYOND).sum())
-        tally.norms.append(norms)
+        tally.norms += norms.tolist()  # numbers, not tensors: what outlives a block must not lie between its tensors
         yield ScaledBlock(block, kept, per_update.factors(norms, context), norms)
         del block  # while the next one is computed, this one's memory must be free
     if tally.received == 0:
@@ -150,7 +151,7 @@ def _stats(tally: _Tally, applied: int) -> Mapping[str, float]:
         "received": float(tally.received),
         "dropped": float(tally.received - kept),
         "clipped": tally.clipped / kept if kept else 0.0,  # share of the kept
-        "median_norm": float(torch.cat(tally.norms).quantile(0.5)) if kept else 0.0,  # as received, before clipping
+        "median_norm": median(tally.norms) if kept else 0.0,  # as received, before clipping
         "applied": float(applied),  # coordinates of delta that are not 0
     }
 

@@ -32,7 +32,9 @@ def _mean(blocks: Iterable[Block], context: Context) -> Tensor:
     for block in blocks:
         # A block without a usable row is asked too: its zero vector says how many coordinates there are.
         part = block.weighted_sum(torch.ones(block.size, dtype=torch.float64))
-        total = part if total is None else total + part
+        total = (
+            part.clone() if total is None else total.add_(part)
+        )  # in place: a new vector a block would split the heap
         count += block.size
         del block, part  # free before the next block is computed
     if total is None:
