@@ -163,7 +163,7 @@ def demo(
 
     folders = {out / config.name: config for config in configs.demo(set_ or [])}
     anew = folders if fresh else runs.to_begin({folder: configs.dump(config) for folder, config in folders.items()})
-    _say(introduction(list(folders.values())))
+    console.print(introduction(list(folders.values())), highlight=False)
     _run_all([Plan(config, folder, folder in anew, overwrite=True) for folder, config in folders.items()])
     _write_report(list(folders), out / "report.html", "html")
 
