@@ -47,8 +47,10 @@ class Direct:
         total = weighted_sum(self._rows.flatten(1), weights).view(self._rows.shape[1:])
         return self._flat(total).reshape(-1)
 
-    def write(self, out: Tensor) -> None:
-        out.view(len(out), *self.slot.shape).copy_(self._flat(self._rows))
+    def write(self, out: Tensor, base: Tensor, scale: float) -> None:
+        """out = base + scale * rows, in one pass."""
+        rows = self._flat(self._rows)
+        torch.add(base.view(self.slot.shape), rows, alpha=scale, out=out.view(len(out), *self.slot.shape))
 
     def add(self, other: Direct) -> Direct:
         return Direct(self.slot, self._rows.float() + other._rows.float(), self._layer)
@@ -90,8 +92,8 @@ class Ghost:
                 call = call._replace(a=torch.where(alone == 0, 0, call.a))
         return self._layer.total(call, scaled).float().reshape(-1)
 
-    def write(self, out: Tensor) -> None:
-        Direct(self.slot, self._layer.rows(self._call), self._layer).write(out)
+    def write(self, out: Tensor, base: Tensor, scale: float) -> None:
+        Direct(self.slot, self._layer.rows(self._call), self._layer).write(out, base, scale)
 
 
 class FusedBlock:
@@ -120,10 +122,16 @@ class FusedBlock:
         return total.mul_(self._step.scale)
 
     def rows(self) -> Tensor:
-        out = torch.zeros(self._size, len(self._theta))
+        out, base = (
+            torch.empty(self._size, len(self._theta)),
+            self._theta * (self._step.scale * self._step.weight_decay),
+        )
+        if sum(piece.slot.stop - piece.slot.start for piece in self._pieces) < len(base):
+            out.copy_(base.expand_as(out))  # a parameter that no example used: its gradient is 0
         for piece in self._pieces:
-            piece.write(out[:, piece.slot.start : piece.slot.stop])
-        return out.add_(self._theta, alpha=self._step.weight_decay).mul_(self._step.scale)
+            part = slice(piece.slot.start, piece.slot.stop)
+            piece.write(out[:, part], base[part], self._step.scale)
+        return out
 
 
 # --- the batched pass ------------------------------------------------------------------------------------------------
