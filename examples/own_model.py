@@ -21,10 +21,9 @@ devices = federate(
     x[:5000], y[:5000], iid(y[:5000].numpy(), None, 500, None, 0), uniform, 50, ThreatModel(share=0.1), 0
 )
 wrong = auxiliary_set(test_x, test_y, 50, classes=3, seed=0)
-attack, gradient, evaluate = pgd(wrong), differentiator(task, torch.float32), evaluator(task, torch.float32)
+attack, gradient, evaluate = pgd(wrong, step=0.1), differentiator(task, torch.float32), evaluator(task, torch.float32)
 for name, params in (("undefended", {}), ("clipping", {"clip_norm": 1.0}), ("sparsefed", {"k": 100, "clip_norm": 1.0})):
     protocol = Protocol(devices, fused(task), build(name, **params), constant(0.1), False, 0.0, 0, attack, gradient)
-    *_, last = simulate(protocol, start(protocol, task.initial()), rounds=100)
-    theta = last.state.theta
-    test, poisoned = (evaluate(theta, a, b).accuracy(b) for a, b in ((test_x, test_y), (wrong.x, wrong.y)))
+    *_, last = simulate(protocol, start(protocol, task.initial()), rounds=200)
+    test, poisoned = (evaluate(last.state.theta, a, b).accuracy(b) for a, b in ((test_x, test_y), (wrong.x, wrong.y)))
     print(f"{name:10}  test accuracy {test:.1%}  attack accuracy {poisoned:.1%}")

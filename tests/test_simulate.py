@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -185,3 +186,12 @@ def test_peak_memory_does_not_grow_with_the_cohort() -> None:
     out = subprocess.run([sys.executable, "-c", PEAK, "1500"], capture_output=True, text=True, check=True)
     small, large = map(int, out.stdout.split())
     assert large - small <= 32
+
+
+def test_the_example_with_a_users_own_model_runs_and_is_short() -> None:
+    """Undefended, the attackers own their points; SparseFed keeps most of them out."""
+    script = Path(__file__).parent.parent / "examples" / "own_model.py"
+    assert len(script.read_text().splitlines()) < 30
+    out = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True).stdout
+    attacked = {line.split()[0]: float(line.split()[-1].rstrip("%")) for line in out.splitlines()}
+    assert attacked["undefended"] > 80 and attacked["sparsefed"] < attacked["undefended"] - 30
