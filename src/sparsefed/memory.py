@@ -1,7 +1,7 @@
 """The process's memory: what a round frees, the next round takes again.
 
 A round allocates and frees the same hundreds of megabytes every time. By default the C library hands such blocks back
-to the system at once, and getting them anew costs a page fault for every 4 kB: up to a third of a round. A setting of
+to the system at once, and getting them anew costs a page fault for every 4 kB: a good part of a round. A setting of
 the whole process, so programs choose it (the command line and the benchmarks do); libraries should not.
 """
 

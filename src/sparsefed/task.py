@@ -7,7 +7,6 @@ A `Task` never trains its template: engines and evaluation work on private copie
 from __future__ import annotations
 
 import copy
-import logging
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,8 +18,6 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from sparsefed.errors import ConfigError
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
