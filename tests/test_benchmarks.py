@@ -146,10 +146,11 @@ def test_what_others_took_is_what_was_busy_and_not_ours() -> None:
 @needs_linux
 def test_the_time_of_an_ended_child_is_ours() -> None:
     began = read_clock()
-    subprocess.run([sys.executable, "-c", "import time\nwhile time.process_time() < 0.3: pass"], check=True)
+    subprocess.run([sys.executable, "-c", "import time\nwhile time.process_time() < 0.5: pass"], check=True)
     now = read_clock()
     assert began is not None and now is not None
-    assert now.ours - began.ours >= 0.29 and now.busy - began.busy >= 0.25 and now.all > began.all
+    # Three clocks of different grain; without the child each would stand nearly still.
+    assert now.ours - began.ours > 0.3 and now.busy - began.busy > 0.2 and now.all > began.all
 
 
 def test_a_worker_that_dies_is_an_error_that_says_so() -> None:
