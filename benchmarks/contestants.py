@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sparsefed.client import Cohort, Engine, LocalStep
-from sparsefed.defenses.named import clipping
+from sparsefed.defenses import build
 from sparsefed.task import Task, working_copy
 from sparsefed.types import Context
 
@@ -43,7 +43,7 @@ def plain_step(given: Round, dtype: torch.dtype) -> Callable[[], object]:
 
 def clip_and_mean(given: Round, engine: Engine) -> Callable[[], Tensor]:
     """What SparseFed asks of a cohort: every client's norm, then the mean of the clipped updates, then the step."""
-    defense = clipping(clip_norm=CLIP_NORM, rho=0.0)
+    defense = build("clipping", clip_norm=CLIP_NORM, rho=0.0)
     state = defense.init(given.task.d)
 
     def step() -> Tensor:

@@ -121,7 +121,10 @@ def test_a_round_without_a_usable_update_did_not_happen(name: str) -> None:
     assert step.delta.shape == (D,)
     assert step.state.keys() == before.keys()
     assert all(torch.equal(step.state[key], before[key]) for key in before)
-    assert step.stats == {"received": 4, "dropped": 4, "clipped": 0, "median_norm": 0, "applied": 0}
+    assert step.stats == {"received": 4, "dropped": 4, "clipped": 0, "median_norm": 0, "applied": 0} | {
+        "upload_bytes": 4 * D,
+        "download_bytes": 0,
+    }
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -136,7 +139,7 @@ class NormsOnly:
 
     def __init__(self, rows: Tensor) -> None:
         self._hidden = RowsBlock(rows)
-        self.size = self._hidden.size
+        self.size, self.senders = self._hidden.size, self._hidden.senders
 
     def norms(self) -> Tensor:
         return self._hidden.norms()
@@ -148,7 +151,7 @@ class NormsOnly:
         raise AssertionError("this rule said that it needs norms only")
 
 
-@pytest.mark.parametrize("name", [name for name in RULES if DEFENSES[name].needs == "norms"])
+@pytest.mark.parametrize("name", [name for name in RULES if not DEFENSES[name].needs])
 def test_a_rule_on_norms_never_asks_for_rows_and_frees_each_block(name: str) -> None:
     alive: list[weakref.ref[NormsOnly]] = []
 
@@ -289,7 +292,7 @@ def test_the_golden_presets_tell_all_readings_apart() -> None:
 def test_the_budget_is_what_a_liar_is_cut_to(params: dict[str, Any], budget: float) -> None:
     defense = build("clipping", **{"clip_norm": 5.0, "rho": 0.0} | params)
     context = Context(0, lr=0.2)
-    assert defense.budget(context) == pytest.approx(budget)
+    assert defense.budget({}, context) == pytest.approx(budget)
     liar = torch.zeros(1, D)
     liar[0, 0] = 1e6
     delta = defense.step(defense.init(D), as_blocks(liar, 1), context).delta
@@ -298,7 +301,7 @@ def test_the_budget_is_what_a_liar_is_cut_to(params: dict[str, Any], budget: flo
 
 
 def test_undefended_has_no_budget_and_an_adaptive_one_may_be_zero() -> None:
-    assert build("mean").budget(Context(0, 0.1)) == math.inf
+    assert build("mean").budget({}, Context(0, 0.1)) == math.inf
     defense = build("sparsefed", k=2, mode="fedavg", clip="adaptive")
     cohort = torch.cat([updates(6), torch.zeros(1, D)])
     step = defense.step(defense.init(D), as_blocks(cohort, 4), Context(0, lr=0.0))
@@ -311,7 +314,10 @@ def test_stats_say_what_was_received() -> None:
     cohort[:, 0] = torch.tensor([1.0, 2.0, 3.0, 4.0, math.nan, 0.0])
     cohort[3, 0] = 2.0 * (1 + 2e-7)  # a device that clipped itself in float32
     (step,) = rounds(build("clipping", clip_norm=2.0), [cohort], block_size=4)
-    assert step.stats == {"received": 6, "dropped": 1, "clipped": 0.2, "median_norm": 2.0, "applied": 1}
+    assert step.stats == {"received": 6, "dropped": 1, "clipped": 0.2, "median_norm": 2.0, "applied": 1} | {
+        "upload_bytes": 4 * D,
+        "download_bytes": 8,
+    }
 
 
 def test_modes_place_the_learning_rate() -> None:

@@ -346,8 +346,8 @@ def test_a_broken_device_spoils_no_other(bad: float) -> None:
     module = working_copy(task, torch.float32).requires_grad_(False)
     load_flat(task, module, task.initial())
     step = LocalStep(1.0, 0.0)
-    broken = _fused_block(task, module, task.initial(), Batch(x, batch.y, batch.sizes), step)
-    whole = _fused_block(task, module, task.initial(), batch, step)
+    broken = _fused_block(task, module, task.initial(), np.arange(3), Batch(x, batch.y, batch.sizes), step)
+    whole = _fused_block(task, module, task.initial(), np.arange(3), batch, step)
     norms, weights = broken.norms(), torch.tensor([0.5, 0.0, 2.0], dtype=torch.float64)
     assert not torch.isfinite(norms[1]) or norms[1] > 1e20
     torch.testing.assert_close(norms[[0, 2]], whole.norms()[[0, 2]])

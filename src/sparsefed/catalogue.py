@@ -17,7 +17,7 @@ from sparsefed.attacks import ATTACKS
 from sparsefed.client import ENGINES
 from sparsefed.config import Config
 from sparsefed.data.partition import PARTITIONS
-from sparsefed.defenses import DEFENSES, PRESETS
+from sparsefed.defenses import DEFENSES, PRE, PRESETS, Frame
 from sparsefed.federation import SAMPLING
 from sparsefed.models import MODELS
 from sparsefed.parameters import parameters, readable
@@ -28,6 +28,8 @@ Entry = dict[str, Any]
 # Where in a config each kind is named.
 KEYS = {
     "defenses": "defense.name",
+    "beside every defense": "defense",
+    "pre-aggregations": "defense.pre",
     "attacks": "attack.name",
     "models": "model.name",
     "data sets": "data.name",
@@ -43,9 +45,15 @@ def catalogue() -> dict[str, list[Entry]]:
     """Kind -> entries with name, summary and parameters; last, every key of a config with its default."""
     return {
         "defenses": [
-            {**_entry(name, rule.builder, hidden={"mode", "preset"}), "paper": rule.paper, "needs": rule.needs}
+            {**_entry(name, rule.builder), "paper": rule.paper, "needs": list(rule.needs), "usual": dict(rule.usual)}
             for name, rule in DEFENSES.items()
         ],
+        "beside every defense": [
+            {"name": p.name, "type": p.type, "default": p.default, "summary": p.doc}
+            for p in parameters(Frame)
+            if p.name not in ("mode", "preset")
+        ],
+        "pre-aggregations": [_entry(name, builder) for name, builder in PRE.items()],
         "attacks": [_entry(name, builder, skip=1) for name, builder in ATTACKS.items()],
         "models": [_entry(name, builder, skip=2) for name, builder in MODELS.items()],
         "data sets": [{"name": name, "summary": record.description} for name, record in data.DATASETS.items()],

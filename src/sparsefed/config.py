@@ -17,6 +17,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from torch import Tensor, nn
@@ -25,18 +26,19 @@ from sparsefed import data
 from sparsefed.attacks import ATTACKS, Attack, AuxiliarySet, auxiliary_set
 from sparsefed.client import ENGINES, MEMORY_BUDGET
 from sparsefed.data.partition import PARTITIONS
-from sparsefed.defenses import DEFENSES
+from sparsefed.defenses import DEFENSES, assemble
 from sparsefed.errors import ConfigError, unknown
 from sparsefed.federation import SAMPLING, Federation, ThreatModel, federate, malicious_ids
 from sparsefed.models import MODELS
-from sparsefed.parameters import check_arguments, parameters
-from sparsefed.rng import integer_seed
+from sparsefed.parameters import check_arguments
+from sparsefed.rng import integer_seed, rng
 from sparsefed.schedule import SCHEDULES, Schedule
 from sparsefed.simulate import Metrics, Protocol, RoundReport, ServerState, simulate, start
 from sparsefed.task import Task, differentiator, evaluator, image_normaliser, make_task
-from sparsefed.types import Arrays, Defense
+from sparsefed.types import Arrays, Batch, Defense
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+ROOT = 100  # examples of a server that needs some, where a config does not say (as in FLTrust's experiments)
 DEVICES = 10_000  # the population where a config does not say
 
 # Strict, because TOML has types: "5" is not a number and true is not 1.
@@ -67,6 +69,7 @@ class DataTable(_Table):
     partition: str = "one_class"
     devices: Count | None = None  # None: one a user, where the partition is by_user
     per_device: Count | None = None
+    root: Count | None = None  # examples that the server itself holds; None: as many as the defense asks for
 
     @model_validator(mode="before")
     @classmethod
@@ -349,15 +352,11 @@ def _schedule(config: Config) -> Schedule:
 def _defense(config: Config) -> Defense:
     name, given = config.defense.name, config.defense.params
     builder = _function("defense", name, {name: rule.builder for name, rule in DEFENSES.items()})
-    takes = {parameter.name for parameter in parameters(builder)}
-    shared = {key: value for key, value in _regime(config).items() if key in takes}
+    shared = _regime(config)
     for key in shared.keys() & given:
         raise ConfigError(f"defense.{key} follows from train.{key}; set it there")
-    check_arguments(f"defense {name}", builder, {**shared, **given}, hidden=shared)
-    defense = builder(**shared, **given)
-    if not isinstance(defense, Defense):
-        raise ConfigError(f"defense '{name}' makes a thing of type {type(defense).__name__}; it must return a Defense")
-    return defense
+    usual = DEFENSES[name].usual if name in DEFENSES else {}
+    return assemble(f"defense {name}", builder, {**usual, **shared, **given}, hidden=shared)
 
 
 def _regime(config: Config) -> dict[str, str]:
@@ -414,6 +413,8 @@ def build(config: Config, load: Callable[[data.DataSet], Arrays] = data.load) ->
         seed=config.seed,
         attack=attack,
         gradient=differentiator(task, dtype),
+        layers=tuple(slot.stop - slot.start for slot in task.slots),
+        root=_root(config, arrays),
     )
     return Experiment(config, protocol, task.initial(), _evaluation(task, arrays, dtype, auxiliary))
 
@@ -446,6 +447,19 @@ def _federation(config: Config, arrays: Arrays) -> Federation:
     sample = resolve("sampling", config.train.sampling, SAMPLING)
     x, y = torch.from_numpy(arrays.x_train), torch.from_numpy(arrays.y_train)
     return federate(x, y, partition, sample, config.train.cohort, _threat(config), config.seed)
+
+
+def _root(config: Config, arrays: Arrays) -> Batch | None:
+    """The server's own examples, drawn evenly from the training set, where the config or the defense wants any."""
+    rule = DEFENSES.get(config.defense.name)
+    size = config.data.root or (ROOT if rule and "root" in rule.needs else 0)
+    if not size:
+        return None
+    if size > len(arrays.y_train):
+        raise ConfigError(f"data.root is {size}, but there are only {len(arrays.y_train)} training examples")
+    chosen = np.sort(rng(config.seed, "root").choice(len(arrays.y_train), size, replace=False))
+    x, y = torch.from_numpy(arrays.x_train[chosen]), torch.from_numpy(arrays.y_train[chosen])
+    return Batch(x, y, np.array([size]))
 
 
 def _attack(config: Config, arrays: Arrays) -> tuple[AuxiliarySet | None, Attack | None]:

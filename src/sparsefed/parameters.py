@@ -35,10 +35,18 @@ def parameters(builder: Callable[..., Any], skip: int = 0) -> tuple[Parameter, .
 
 
 def check_arguments(
-    name: str, builder: Callable[..., Any], given: Mapping[str, Any], skip: int = 0, hidden: Collection[str] = ()
+    name: str,
+    builder: Callable[..., Any],
+    given: Mapping[str, Any],
+    skip: int = 0,
+    hidden: Collection[str] = (),
+    beside: Callable[..., Any] | None = None,
 ) -> None:
-    """Refuse unknown, missing and mistyped parameters, with the valid ones; `hidden` are not the user's to give."""
-    known = parameters(builder, skip)
+    """Refuse unknown, missing and mistyped parameters, with the valid ones; `hidden` are not the user's to give.
+
+    `beside` takes the parameters that are not the builder's own.
+    """
+    known = parameters(builder, skip) + (parameters(beside) if beside else ())
     _check_skipped(name, builder, skip)
     if not any(p.kind is p.VAR_KEYWORD for p in _taken(builder)):
         for key in [key for key in given if key not in {p.name for p in known}]:
@@ -47,7 +55,7 @@ def check_arguments(
     if missing:
         wanted = "; ".join(f"{p.name} ({p.type}{': ' + p.doc if p.doc else ''})" for p in missing)
         raise ConfigError(f"{name} needs {wanted}")
-    hints = _hints(builder, extras=False)
+    hints = (_hints(beside, extras=False) if beside else {}) | _hints(builder, extras=False)
     for key, value in given.items():
         if not _fits(value, hints.get(key, Any)):
             raise ConfigError(f"{name}: {key} is {value!r}, but must be {readable(hints[key])}")

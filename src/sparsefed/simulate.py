@@ -22,10 +22,12 @@ from sparsefed.client import Cohort, Engine, LocalStep
 from sparsefed.federation import Federation
 from sparsefed.rng import integer_seed
 from sparsefed.schedule import Schedule
-from sparsefed.types import Block, Context, Defense, IntArray, State
+from sparsefed.types import Batch, Block, Context, Defense, IntArray, State
 from sparsefed.vectors.blocks import RowsBlock
 
 Metrics = Mapping[str, Any]
+
+UNREPORTED = ("received", "median_norm")  # a defense's numbers that the round reports in words of its own
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,8 @@ class Protocol:
     seed: int
     attack: Attack | None = None
     gradient: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None  # what attackers differentiate with
+    layers: tuple[int, ...] = ()  # coordinates of each parameter tensor
+    root: Batch | None = None  # examples that the server holds, where the defense asks for an update on them
 
 
 @dataclass(frozen=True)
@@ -70,15 +74,15 @@ def run_round(protocol: Protocol, state: ServerState) -> RoundReport:
     """One round: gather the cohort's updates, honest and not, let the defense combine them, subtract."""
     began = time.perf_counter()
     round, federation = state.round + 1, protocol.federation
-    context = Context(round, protocol.schedule(round))
+    context = _context(protocol, state.theta, round)
     ids = federation.cohort(round)
     hostile = federation.attackers(ids, round) if protocol.attack else np.zeros(len(ids), bool)
     watch = _Watch()
     step = protocol.defense.step(
-        state.defense, _blocks(protocol, state.theta, ids[~hostile], int(hostile.sum()), context, watch), context
+        state.defense, _blocks(protocol, state, ids[~hostile], ids[hostile], context, watch), context
     )
     after = ServerState(round, state.theta - step.delta, step.state)
-    budget = protocol.defense.budget(context)
+    budget = protocol.defense.budget(state.defense, context)
     metrics = {
         "round": round,
         "lr": context.lr,
@@ -88,7 +92,7 @@ def run_round(protocol: Protocol, state: ServerState) -> RoundReport:
         "attacker_norm": watch.hostile,
         "budget": budget if math.isfinite(budget) else None,
         "update_norm": float(torch.linalg.vector_norm(step.delta, dtype=torch.float64)),
-        **{name: step.stats[name] for name in ("dropped", "clipped", "applied") if name in step.stats},
+        **{name: value for name, value in step.stats.items() if name not in UNREPORTED},
     }
     return RoundReport(after, metrics, time.perf_counter() - began)
 
@@ -125,30 +129,45 @@ class _Watched:
 
     def __init__(self, block: Block) -> None:
         self._block, self._norms = block, block.norms()
-        self.size = block.size
+        self.size, self.senders = block.size, block.senders
         self.weighted_sum, self.rows = block.weighted_sum, block.rows
 
     def norms(self) -> Tensor:
         return self._norms
 
 
-def _blocks(
-    protocol: Protocol, theta: Tensor, honest: IntArray, hostile: int, context: Context, watch: _Watch
-) -> Iterator[Block]:
-    federation = protocol.federation
+def _context(protocol: Protocol, theta: Tensor, round: int) -> Context:
+    """The public facts of a round, with the server's own update where there are examples for it."""
+    context = Context(round, protocol.schedule(round), protocol.seed, theta, protocol.layers)
+    root = protocol.root
+    if root is None:
+        return context
+    cohort = Cohort(np.zeros(1, np.int64), root.sizes, lambda ids: root)  # noqa: ARG005
+    (block,) = protocol.engine(theta, cohort, _local_step(protocol, context))
+    return context._replace(root=block.rows()[0])
+
+
+def _local_step(protocol: Protocol, context: Context) -> LocalStep:
     scale = context.lr if protocol.device_lr else 1.0
-    step = LocalStep(scale, protocol.weight_decay, integer_seed(protocol.seed, "layers", context.round))
+    return LocalStep(scale, protocol.weight_decay, integer_seed(protocol.seed, "layers", context.round))
+
+
+def _blocks(
+    protocol: Protocol, state: ServerState, honest: IntArray, hostile: IntArray, context: Context, watch: _Watch
+) -> Iterator[Block]:
+    federation, theta = protocol.federation, state.theta
     norms: list[float] = []
     if len(honest):
-        for block in protocol.engine(theta, Cohort(honest, federation.sizes(honest), federation.gather), step):
+        cohort = Cohort(honest, federation.sizes(honest), federation.gather)
+        for block in protocol.engine(theta, cohort, _local_step(protocol, context)):
             watched = _Watched(block)
             norms += watched.norms().tolist()
             yield watched
             del block, watched  # its memory must be free while the next one is computed
         watch.honest = median(norms)
-    if hostile and protocol.attack is not None and protocol.gradient is not None:
-        budget = protocol.defense.budget(context)
+    if len(hostile) and protocol.attack is not None and protocol.gradient is not None:
+        budget = protocol.defense.budget(state.defense, context)
         update = protocol.attack(Knowledge(context.round, theta, budget, protocol.gradient, protocol.seed))
-        sent = _Watched(RowsBlock(update.expand(hostile, -1)))
+        sent = _Watched(RowsBlock(update.expand(len(hostile), -1), hostile))
         watch.hostile = float(sent.norms()[0])
         yield sent

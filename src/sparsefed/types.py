@@ -51,6 +51,9 @@ class Block(Protocol):
     @property
     def size(self) -> int: ...  # m, the number of clients
 
+    @property
+    def senders(self) -> IntArray: ...  # [m] pseudonyms: the same device has the same one in every round
+
     def norms(self) -> Tensor: ...  # float64 [m]; not finite where the update is not
 
     def weighted_sum(self, weights: Tensor) -> Tensor: ...  # float64 [m] -> float32 [d]; a weight of 0 leaves a row out
@@ -59,10 +62,15 @@ class Block(Protocol):
 
 
 class Context(NamedTuple):
-    """What a defense may know of the round: public facts only, never ids, honesty, data set or model."""
+    """What a defense may know of the round: public facts only, never honesty or data. All but the first two are for
+    the few rules that say they need them."""
 
     round: int
     lr: float  # lambda(t)
+    seed: int = 0  # for rules that draw
+    theta: Tensor | None = None  # float32 [d], the model that every device of the round downloads
+    layers: tuple[int, ...] = ()  # how many coordinates each parameter tensor has, in order; () if unknown
+    root: Tensor | None = None  # float32 [d], the update that the server computed on data of its own
 
 
 class Step(NamedTuple):
@@ -79,7 +87,7 @@ class Defense:
 
     init: Callable[[int], State]  # d -> state
     step: Callable[[State, Iterable[Block], Context], Step]
-    budget: Callable[[Context], float]  # the l2 norm the server enforces on an update; inf if none
+    budget: Callable[[State, Context], float]  # the l2 norm the server enforces on an update; inf if none
 
 
 @dataclass(frozen=True)

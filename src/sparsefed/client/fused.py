@@ -99,8 +99,9 @@ class Ghost:
 class FusedBlock:
     """The updates of some clients, from the pieces of one batched pass."""
 
-    def __init__(self, pieces: list[Direct | Ghost], size: int, theta: Tensor, step: LocalStep) -> None:
-        self._pieces, self._size, self._theta, self._step = pieces, size, theta, step
+    def __init__(self, pieces: list[Direct | Ghost], senders: IntArray, theta: Tensor, step: LocalStep) -> None:
+        self._pieces, self._theta, self._step = pieces, theta, step
+        self._size, self.senders = len(senders), senders
 
     @property
     def size(self) -> int:
@@ -235,7 +236,9 @@ def _recorded(module: nn.Module, recording: _Recording) -> Iterator[None]:
             handle.remove()
 
 
-def _fused_block(task: Task, module: nn.Module, theta: Tensor, batch: Batch, step: LocalStep) -> FusedBlock:
+def _fused_block(
+    task: Task, module: nn.Module, theta: Tensor, ids: IntArray, batch: Batch, step: LocalStep
+) -> FusedBlock:
     """One batched pass; `module` holds `theta` already and its parameters ask for no gradient."""
     named = dict(module.named_parameters())
     slots = {id(named[slot.name]): slot for slot in task.slots}
@@ -246,7 +249,7 @@ def _fused_block(task: Task, module: nn.Module, theta: Tensor, batch: Batch, ste
         outputs = module(inputs.to(dtype) if inputs.is_floating_point() else inputs)
     shares = torch.from_numpy(1 / np.repeat(batch.sizes, batch.sizes)).float()
     (task.losses(outputs, batch.y) * shares).sum().backward()  # type: ignore[no-untyped-call]
-    return FusedBlock(list(recording.pieces.values()), len(batch.sizes), theta, step)
+    return FusedBlock(list(recording.pieces.values()), ids, theta, step)
 
 
 # --- the engine ------------------------------------------------------------------------------------------------------
@@ -272,7 +275,7 @@ def fused(task: Task, dtype: torch.dtype = torch.float32, budget: int = MEMORY_B
         width = torch.finfo(dtype).bits // 8
         with seeded_layers(module, step.seed):
             for ids in split(cohort, float(width * task.d), cost[0], budget):
-                yield _fused_block(task, module, theta, cohort.gather(ids), step)
+                yield _fused_block(task, module, theta, ids, cohort.gather(ids), step)
 
     return compute
 
@@ -293,7 +296,7 @@ def _probe(task: Task, theta: Tensor, cohort: Cohort) -> float:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        rows = _fused_block(task, fast.requires_grad_(False), theta, batch, step).rows()
+        rows = _fused_block(task, fast.requires_grad_(False), theta, np.arange(len(batch.sizes)), batch, step).rows()
     error, size = torch.linalg.vector_norm(rows - truth, dim=1), torch.linalg.vector_norm(truth, dim=1)
     if bool((error > PROBE_TOLERANCE * size + 1e-12).any()):
         log.warning("computing client by client: the model uses a layer's parameters outside that layer")

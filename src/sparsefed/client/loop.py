@@ -22,7 +22,7 @@ def loop(task: Task, dtype: torch.dtype = torch.float32, budget: int = MEMORY_BU
         load_flat(task, module, theta)
         with seeded_layers(module, step.seed):
             for ids in split(cohort, 4.0 * task.d, 0.0, budget):
-                yield RowsBlock(client_rows(task, module, theta, cohort.gather(ids), step))
+                yield RowsBlock(client_rows(task, module, theta, cohort.gather(ids), step), ids)
 
     return compute
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, overload
 
 import numpy as np
@@ -21,21 +22,50 @@ BLOCK_BYTES = 1 << 26  # a block's float32 rows: enough to be fast, little besid
 def aggregate(name: str, updates: Tensor, **params: Any) -> Tensor: ...
 @overload
 def aggregate(name: str, updates: npt.NDArray[Any], **params: Any) -> npt.NDArray[np.float32]: ...
-def aggregate(name: str, updates: npt.NDArray[Any] | Tensor, **params: Any) -> npt.NDArray[np.float32] | Tensor:
+def aggregate(
+    name: str,
+    updates: npt.NDArray[Any] | Tensor,
+    *,
+    seed: int = 0,
+    root: npt.NDArray[Any] | Tensor | None = None,
+    theta: npt.NDArray[Any] | Tensor | None = None,
+    layers: Sequence[int] = (),
+    **params: Any,
+) -> npt.NDArray[np.float32] | Tensor:
     """One vector [d] from the updates [n, d] of n clients; array in, array out, tensor in, tensor out, float32.
 
     `params` are the rule's own (`sparsefed list` shows them). The learning rate is 1 and nothing is remembered from
     earlier rounds, so the result is the aggregated update itself. Rows that hold NaN or infinity are left out.
+
+    Some rules need more than the updates: `root`, the server's own update [d] (fltrust); `theta`, the model [d] (crfl);
+    `layers`, the number of coordinates of each parameter tensor (lasa); `seed`, where the rule draws.
 
     >>> aggregate("sparsefed", np.array([[3.0, 0.0, 1.0], [3.0, 0.0, 0.0]]), k=1, clip_norm=10.0)
     array([3., 0., 0.], dtype=float32)
     """
     defense = build(name, **params)
     _check_updates(updates)
-    n, d = updates.shape
-    block_size = max(1, min(n, BLOCK_BYTES // (4 * d)))
-    step = defense.step(defense.init(d), as_blocks(updates, block_size), Context(round=0, lr=1.0))
+    d = updates.shape[1]
+    if sum(layers) not in (0, d):
+        raise ConfigError(f"layers add up to {sum(layers)} coordinates, but the updates have {d}")
+    context = Context(0, 1.0, seed, _vector("theta", theta, d), tuple(layers), _vector("root", root, d))
+    step = defense.step(defense.init(d), as_blocks(updates, _block_size(updates)), context)
     return step.delta if isinstance(updates, Tensor) else step.delta.numpy()
+
+
+def _block_size(updates: npt.NDArray[Any] | Tensor) -> int:
+    """All rows where they are float32 already, else as many as make a small copy."""
+    n, d = updates.shape
+    as_it_is = updates.dtype in (np.float32, torch.float32)
+    return n if as_it_is else max(1, min(n, BLOCK_BYTES // (4 * d)))
+
+
+def _vector(name: str, given: npt.NDArray[Any] | Tensor | None, d: int) -> Tensor | None:
+    if given is None:
+        return None
+    if tuple(given.shape) != (d,):
+        raise ConfigError(f"{name} has shape {list(given.shape)}, but must be [{d}], one number a coordinate")
+    return torch.as_tensor(given).detach().to(torch.float32)
 
 
 def _check_updates(updates: object) -> None:

@@ -1,6 +1,6 @@
 """The grammar of a defense: `pipeline(per_update, combine, server)`, every word a pure function with its state a value.
 
-    PerUpdate  norms -> factors            what the server enforces on each update alone       e.g. clip_l2(L)
+    PerUpdate  norm -> norm                the length that the server grants an update         e.g. clip_l2(L)
     Combine    blocks -> vector, state     many updates become one                             e.g. mean
     Transform  vector -> vector, state     what the server does with the one                   e.g. topk_memory(k, rho)
 
@@ -18,7 +18,7 @@ Two rules hold for every pipeline, whatever its words:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from types import MappingProxyType
@@ -30,6 +30,8 @@ from torch import Tensor
 from sparsefed.errors import ConfigError
 from sparsefed.types import Block, Context, Defense, State, Step
 from sparsefed.vectors.blocks import ScaledBlock
+from sparsefed.vectors.rows import rehearse
+from sparsefed.vectors.warm import warm_up
 
 LARGEST_NORM = 1e30
 CLIPPED_BEYOND = 1 + 1e-6  # a device that clipped itself to L in float32 may be this far off, and is not "clipped"
@@ -45,12 +47,18 @@ class Flow(NamedTuple):
     stats: Mapping[str, float] = NO_STATS
 
 
+def no_state(d: int) -> State:  # noqa: ARG001
+    """The `init` of a word without memory."""
+    return {}
+
+
 @dataclass(frozen=True)
 class PerUpdate:
-    """A factor for each update from its norm alone, and the norm that this enforces."""
+    """The l2 norm to which every update is cut, and what the server learns from the norms of a round."""
 
-    factors: Callable[[Tensor, Context], Tensor]  # float64 [m] -> float64 [m]
-    budget: Callable[[Context], float]  # inf if none
+    budget: Callable[[State, Context], float]  # inf if none
+    init: Callable[[int], State] = no_state
+    learn: Callable[[State, Sequence[float], Context], State] = lambda state, norms, context: state  # noqa: ARG005
 
 
 @dataclass(frozen=True)
@@ -67,11 +75,6 @@ class Transform:
 
     init: Callable[[int], State]
     step: Callable[[State, Tensor, Context], Flow]
-
-
-def no_state(d: int) -> State:  # noqa: ARG001
-    """The `init` of a word without memory."""
-    return {}
 
 
 def identity() -> Transform:
@@ -101,19 +104,25 @@ def pipeline(per_update: PerUpdate, combine: Combine, server: Transform) -> Defe
     """The defense that scales each update, combines them, and passes the result through the server."""
 
     def init(d: int) -> State:
-        return _merged({"combine": combine.init(d), "server": server.init(d)})
+        warm_up(rehearse)
+        return _merged({"clip": per_update.init(d), "combine": combine.init(d), "server": server.init(d)})
+
+    def budget(state: State, context: Context) -> float:
+        return per_update.budget(_part(state, "clip"), context)
 
     def step(state: State, blocks: Iterable[Block], context: Context) -> Step:
         tally = _Tally()
-        combined = combine.step(_part(state, "combine"), _screened(blocks, per_update, context, tally), context)
+        screened = _screened(blocks, budget(state, context), context, tally)
+        combined = combine.step(_part(state, "combine"), screened, context)
         if tally.kept == 0:
-            return Step(state, torch.zeros_like(combined.vector), _stats(tally, 0))
+            delta = torch.zeros_like(combined.vector)
+            return Step(state, delta, _stats(tally, delta))
         served = server.step(_part(state, "server"), combined.vector, context)
-        new_state = _merged({"combine": combined.state, "server": served.state})
-        applied = int(torch.count_nonzero(served.vector))
-        return Step(new_state, served.vector, {**_stats(tally, applied), **combined.stats, **served.stats})
+        learned = per_update.learn(_part(state, "clip"), tally.norms, context)
+        new_state = _merged({"clip": learned, "combine": combined.state, "server": served.state})
+        return Step(new_state, served.vector, {**_stats(tally, served.vector), **combined.stats, **served.stats})
 
-    return Defense(init, step, per_update.budget)
+    return Defense(init, step, budget)
 
 
 @dataclass
@@ -129,9 +138,8 @@ class _Tally:
         return len(self.norms)
 
 
-def _screened(blocks: Iterable[Block], per_update: PerUpdate, context: Context, tally: _Tally) -> Iterator[ScaledBlock]:
-    """Each block without its unusable updates, the others times the factor that the server enforces."""
-    budget = per_update.budget(context)
+def _screened(blocks: Iterable[Block], budget: float, context: Context, tally: _Tally) -> Iterator[ScaledBlock]:
+    """Each block without its unusable updates, the others cut to the norm that the server enforces."""
     for block in blocks:
         norms = block.norms()
         kept = norms <= LARGEST_NORM  # false for NaN too
@@ -139,20 +147,27 @@ def _screened(blocks: Iterable[Block], per_update: PerUpdate, context: Context, 
         tally.received += block.size
         tally.clipped += int((norms > budget * CLIPPED_BEYOND).sum())
         tally.norms += norms.tolist()  # numbers, not tensors: what outlives a block must not lie between its tensors
-        yield ScaledBlock(block, kept, per_update.factors(norms, context), norms)
+        yield ScaledBlock(block, kept, clip_factors(norms, budget), norms)
         del block  # while the next one is computed, this one's memory must be free
     if tally.received == 0:
         raise no_updates(context)
 
 
-def _stats(tally: _Tally, applied: int) -> Mapping[str, float]:
-    kept = tally.kept
+def clip_factors(norms: Tensor, budget: float) -> Tensor:
+    """min(1, B / norm), elementwise."""
+    return torch.where(norms > budget, budget / norms, 1.0)  # never 0 / 0: a norm above the budget is not 0
+
+
+def _stats(tally: _Tally, delta: Tensor) -> Mapping[str, float]:
+    kept, dense, applied = tally.kept, 4.0 * len(delta), float(torch.count_nonzero(delta))
     return {
         "received": float(tally.received),
         "dropped": float(tally.received - kept),
         "clipped": tally.clipped / kept if kept else 0.0,  # share of the kept
         "median_norm": median(tally.norms) if kept else 0.0,  # as received, before clipping
-        "applied": float(applied),  # coordinates of delta that are not 0
+        "applied": applied,  # coordinates of delta that are not 0
+        "upload_bytes": dense,  # of each device; a rule that compresses says less
+        "download_bytes": min(dense, 8 * applied),  # of each device that had the last model: index and value, or all
     }
 
 

@@ -11,18 +11,17 @@ learning rate and the number of local steps (what per-step clipping on the devic
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor
 
 from sparsefed.defenses.base import PerUpdate, require, require_clip_norm, scaled_budget
-from sparsefed.types import Context
+from sparsefed.types import Context, State
 
 
 def no_clip() -> PerUpdate:
     """Every finite update as it came."""
-    return PerUpdate(lambda norms, context: torch.ones_like(norms), lambda context: math.inf)  # noqa: ARG005
+    return _clip(lambda context: math.inf)  # noqa: ARG005
 
 
 def clip_l2(clip_norm: float) -> PerUpdate:
@@ -44,9 +43,29 @@ def clip_l2_per_step(clip_norm: float, local_steps: int) -> PerUpdate:
     return _clip(lambda context: scaled_budget(clip_norm, context.lr * local_steps))
 
 
-def _clip(budget: Callable[[Context], float]) -> PerUpdate:
-    def factors(norms: Tensor, context: Context) -> Tensor:
-        limit = budget(context)
-        return torch.where(norms > limit, limit / norms, 1.0)  # never 0 / 0: a norm above the limit is not 0
+def clip_l2_quantile(clip_norm: float, quantile: float, rate: float) -> PerUpdate:
+    """B(t+1) = B(t) exp(-rate (b - quantile)), B(0) = L, b the share of updates no longer than B(t).
 
-    return PerUpdate(factors, budget)
+    Differentially Private Learning with Adaptive Clipping (Andrew et al. 2021, Algorithm 1, geometric update): the
+    budget follows a quantile of the norms that come.
+
+    *Departures.* The share b is exact: no noise is added to it, so it is not private by itself.
+    """
+    require_clip_norm(clip_norm)
+    require(math.isfinite(clip_norm), "clip_norm is inf, but a clip norm that follows a quantile starts at a number")
+    require(0 < quantile < 1, f"quantile is {quantile}, but it is a share of the updates: choose 0 < quantile < 1")
+    require(rate > 0, f"clip_rate is {rate}, but the clip norm must follow: choose clip_rate > 0 (the paper has 0.2)")
+
+    def budget(state: State, context: Context) -> float:  # noqa: ARG001
+        return clip_norm * math.exp(float(state["log_scale"]))
+
+    def learn(state: State, norms: Sequence[float], context: Context) -> State:
+        limit = budget(state, context)
+        below = sum(norm <= limit for norm in norms) / len(norms)
+        return {"log_scale": state["log_scale"] - rate * (below - quantile)}
+
+    return PerUpdate(budget, lambda d: {"log_scale": torch.zeros(())}, learn)  # noqa: ARG005
+
+
+def _clip(budget: Callable[[Context], float]) -> PerUpdate:
+    return PerUpdate(lambda state, context: budget(context))  # noqa: ARG005

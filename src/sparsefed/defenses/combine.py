@@ -1,14 +1,32 @@
-"""How many updates become one: the mean, which streams, and the lift for rules that must see all rows at once."""
+"""How many updates become one: the mean, which streams, and the lifts for rules that must see all rows at once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import count
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from sparsefed.defenses.base import Combine, Flow, no_state, no_updates
-from sparsefed.types import Block, Context, State
+from sparsefed.errors import ConfigError
+from sparsefed.types import Block, Context, IntArray, State
+from sparsefed.vectors.blocks import RowsBlock, ScaledBlock
+
+
+class Stack(NamedTuple):
+    """All usable updates of a round at once."""
+
+    rows: Tensor  # float32 [n, d]; shared with whoever sent it: never write to it
+    senders: IntArray  # [n]
+    received: int  # at least n: the unusable ones too
+
+
+Pre = Callable[[Stack, Context], Stack]  # what is done to the rows before a rule sees them
+RowRule = Callable[[Tensor], Tensor]  # [n, d] -> [d]
+RobustRule = Callable[[Tensor, int], Tensor]  # [n, d], f -> [d]
 
 
 def mean() -> Combine:
@@ -16,14 +34,71 @@ def mean() -> Combine:
     return Combine(no_state, lambda state, blocks, context: Flow(state, _mean(blocks, context)))
 
 
-def stacked(rule: Callable[[Tensor], Tensor]) -> Combine:
-    """A rule `[n, d] -> [d]` that needs every row at once; with no row left, zero."""
+def stacked(rule: RowRule) -> Combine:
+    """A rule that needs every row at once; with no row left, zero."""
 
-    def step(state: State, blocks: Iterable[Block], context: Context) -> Flow:  # noqa: ARG001
-        rows = torch.cat([block.rows() for block in blocks])
+    def step(state: State, blocks: Iterable[Block], context: Context) -> Flow:
+        rows = stack(blocks, context).rows
         return Flow(state, rule(rows) if len(rows) else rows.new_zeros(rows.shape[1]))
 
     return Combine(no_state, step)
+
+
+def robust(name: str, rule: RobustRule, f: int, most: Callable[[int], int]) -> Combine:
+    """A rule that bears f attackers among n rows, where its definition allows at most `most(n)` of them.
+
+    A cohort that is too small for f is refused. Where only the dropping of unusable updates made it so, the rule goes
+    on with the largest f that is left: who sends NaN must not be able to stop the training.
+    """
+    require_f(f)
+
+    def step(state: State, blocks: Iterable[Block], context: Context) -> Flow:
+        rows, _, received = stack(blocks, context)
+        require_enough(name, f, received, most)
+        if not len(rows):
+            return Flow(state, rows.new_zeros(rows.shape[1]))
+        require_enough(name, 0, len(rows), most)
+        return Flow(state, rule(rows, min(f, most(len(rows)))))
+
+    return Combine(no_state, step)
+
+
+def after(pre: Sequence[Pre], combine: Combine) -> Combine:
+    """The same rule on rows that went through the pre-aggregations first, in order."""
+
+    def step(state: State, blocks: Iterable[Block], context: Context) -> Flow:
+        rows = stack(blocks, context)
+        for one in pre if len(rows.rows) else ():
+            rows = one(rows, context)
+        return combine.step(state, [RowsBlock(rows.rows, rows.senders)], context)
+
+    return Combine(combine.init, step) if pre else combine
+
+
+def stack(blocks: Iterable[Block], context: Context) -> Stack:
+    """Every row of a round; a single block is not copied."""
+    parts, senders, received = [], [], 0
+    for block in blocks:
+        parts.append(block.rows())
+        senders.append(block.senders)
+        received += block.received if isinstance(block, ScaledBlock) else block.size
+        del block
+    if not parts:
+        raise no_updates(context)
+    return Stack(parts[0] if len(parts) == 1 else torch.cat(parts), np.concatenate(senders), received)
+
+
+def require_f(f: int) -> None:
+    if f < 0:
+        raise ConfigError(f"f is {f}, but it is a number of attackers: choose f >= 0")
+
+
+def require_enough(name: str, f: int, n: int, most: Callable[[int], int]) -> None:
+    """Refuse a cohort that is too small for f, and say which would do."""
+    if most(n) < f:
+        least = next(m for m in count(n) if most(m) >= f)
+        best = f", or f = {most(n)} at most" if most(n) >= 0 else ""
+        raise ConfigError(f"{name} with f = {f} needs at least n = {least} updates a round, but there are {n}{best}")
 
 
 def _mean(blocks: Iterable[Block], context: Context) -> Tensor:
@@ -32,9 +107,8 @@ def _mean(blocks: Iterable[Block], context: Context) -> Tensor:
     for block in blocks:
         # A block without a usable row is asked too: its zero vector says how many coordinates there are.
         part = block.weighted_sum(torch.ones(block.size, dtype=torch.float64))
-        total = (
-            part.clone() if total is None else total.add_(part)
-        )  # in place: a new vector a block would split the heap
+        # In place: a new vector a block would split the heap.
+        total = part.clone() if total is None else total.add_(part)
         count += block.size
         del block, part  # free before the next block is computed
     if total is None:

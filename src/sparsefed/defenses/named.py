@@ -1,76 +1,64 @@
-"""The rules by name, each a sentence of clip, combine and server; a new rule is a file and a line in `DEFENSES`."""
+"""The rules by name; a new rule is a file and a line in `DEFENSES`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
 
+from sparsefed.defenses.base import Combine
 from sparsefed.defenses.combine import mean
-from sparsefed.defenses.modes import compose, regime
-from sparsefed.defenses.parameters import (
-    ClipNorm,
-    ClipRule,
-    FeedbackChoice,
-    LocalSteps,
-    MaskingChoice,
-    ModeName,
-    PresetChoice,
-    Rho,
-    TopK,
-)
-from sparsefed.defenses.topk_memory import topk_memory
-from sparsefed.defenses.transforms import momentum
+from sparsefed.defenses.frame import Frame, Words
+from sparsefed.defenses.parameters import TopK
+from sparsefed.defenses.pre import PRE
+from sparsefed.defenses.topk_memory import Feedback, Masking, topk_memory
 from sparsefed.errors import ConfigError, unknown
-from sparsefed.parameters import check_arguments
+from sparsefed.parameters import check_arguments, parameters
 from sparsefed.types import Defense
+
+# What a rule must see beyond the norms and sums of updates:
+#   rows     every update at once, so that a round's memory grows with the cohort
+#   history  who sent what in earlier rounds
+#   root     an update that the server computes on clean data of its own
+#   layers   which coordinates make up which parameter tensor
+#   model    the current model
+Need = Literal["rows", "history", "root", "layers", "model"]
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A line of the dict: how to build the rule, whose it is, what it must see of the updates."""
+    """A line of the dict: how to build the rule, whose it is, what it must see, and its own usual frame."""
 
-    builder: Callable[..., Defense]
+    builder: Callable[..., Combine | Words]
     paper: str
-    needs: Literal["norms", "rows"]
+    needs: tuple[Need, ...] = ()
+    usual: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def summary(self) -> str:
         return (self.builder.__doc__ or "").strip().partition("\n")[0]
 
 
-def undefended(rho: Rho = 0.9, mode: ModeName = "uncompressed", preset: PresetChoice = "paper") -> Defense:
+def undefended() -> Combine:
     """The plain mean of all finite updates, with server momentum: no defense."""
-    return compose(mean(), momentum(rho), None, regime(mode, preset))
+    return mean()
 
 
-def clipping(
-    clip_norm: ClipNorm = 5.0,
-    rho: Rho = 0.9,
-    mode: ModeName = "uncompressed",
-    preset: PresetChoice = "paper",
-    clip: ClipRule = None,
-    local_steps: LocalSteps = 1,
-) -> Defense:
+def clipping() -> Combine:
     """Every update clipped to an l2 norm, then the mean, with server momentum."""
-    return compose(mean(), momentum(rho), clip_norm, regime(mode, preset, clip, local_steps))
+    return mean()
 
 
 def sparsefed(
     k: TopK,
-    clip_norm: ClipNorm = 5.0,
-    rho: Rho = 0.9,
-    mode: ModeName = "uncompressed",
-    preset: PresetChoice = "paper",
-    clip: ClipRule = None,
-    local_steps: LocalSteps = 1,
-    feedback: FeedbackChoice = None,
-    masking: MaskingChoice = None,
-) -> Defense:
+    feedback: Annotated[Feedback | None, "what the memory adds up; by default as the preset says"] = None,
+    masking: Annotated[Masking | None, "how momentum forgets what was applied; by default as the preset says"] = None,
+) -> Words:
     """Clip, mean, and only the k largest coordinates of an error memory reach the model."""
-    here = regime(mode, preset, clip, local_steps)
-    server = topk_memory(k, rho, feedback or here.preset.feedback, masking or here.preset.masking)
-    return compose(mean(), server, clip_norm, here)
+    return Words(
+        mean(),
+        lambda frame: topk_memory(k, frame.rho, feedback or frame.reading.feedback, masking or frame.reading.masking),
+    )
 
 
 _FEDAVG = "McMahan et al. 2017, Communication-Efficient Learning of Deep Networks from Decentralized Data"
@@ -78,24 +66,43 @@ _CLIPPING = "Sun et al. 2019, Can You Really Backdoor Federated Learning?"
 _SPARSEFED = (
     "Panda et al. 2022, SparseFed: Mitigating Model Poisoning Attacks in Federated Learning with Sparsification"
 )
+_CLIPPED = {"clip_norm": 5.0}
 
 DEFENSES: Mapping[str, Rule] = {
-    "mean": Rule(undefended, _FEDAVG, "norms"),
-    "undefended": Rule(undefended, _FEDAVG, "norms"),
-    "clipping": Rule(clipping, _CLIPPING, "norms"),
-    "sparsefed": Rule(sparsefed, _SPARSEFED, "norms"),
+    "mean": Rule(undefended, _FEDAVG),
+    "undefended": Rule(undefended, _FEDAVG),
+    "clipping": Rule(clipping, _CLIPPING, usual=_CLIPPED),
+    "sparsefed": Rule(sparsefed, _SPARSEFED, usual=_CLIPPED),
 }
 
 
 def build(name: str, **params: Any) -> Defense:
-    """The named rule with these parameters, or one sentence that says what is wrong with them.
+    """The named rule with these parameters, its own and the frame's, or one sentence that says what is wrong with them.
 
     >>> from sparsefed.types import Context
-    >>> build("sparsefed", k=1000, clip_norm=3.0).budget(Context(round=0, lr=0.1))
+    >>> build("sparsefed", k=1000, clip_norm=3.0).budget({}, Context(round=0, lr=0.1))
     3.0
     """
+    if name in PRE:
+        raise ConfigError(f"'{name}' is a pre-aggregation: choose a rule and put pre = ['{name}'] beside it")
     if name not in DEFENSES:
         raise ConfigError(unknown("defense", name, DEFENSES))
-    builder = DEFENSES[name].builder
-    check_arguments(name, builder, params)
-    return builder(**params)
+    return assemble(name, DEFENSES[name].builder, {**DEFENSES[name].usual, **params})
+
+
+def assemble(name: str, builder: Callable[..., Any], given: Mapping[str, Any], hidden: Collection[str] = ()) -> Defense:
+    """The defense that a builder's words and the frame make; a builder may make a whole `Defense` on its own."""
+    check_arguments(name, builder, given, hidden=hidden, beside=Frame)
+    takes = {parameter.name for parameter in parameters(builder)}
+    own = {key: value for key, value in given.items() if key in takes}
+    made = builder(**own)
+    if isinstance(made, Combine):
+        made = Words(made)
+    around = {key: value for key, value in given.items() if key not in takes}
+    if isinstance(made, Words):
+        return Frame(**around).around(made, own.get("f"))
+    if not isinstance(made, Defense):
+        raise ConfigError(f"{name} makes a thing of type {type(made).__name__}; it must return a Defense")
+    for key in around.keys() - hidden:
+        raise ConfigError(f"{name}: {unknown('parameter', key, sorted(takes - set(hidden)))}")
+    return made

@@ -22,7 +22,8 @@ from sparsefed.defenses.base import Flow, Transform, require, require_rho
 from sparsefed.errors import ConfigError, unknown
 from sparsefed.types import Context, State
 from sparsefed.vectors.memory import accumulate_topk
-from sparsefed.vectors.topk import check_k, warm_up
+from sparsefed.vectors.topk import check_k, rehearse
+from sparsefed.vectors.warm import warm_up
 
 Feedback = Literal["momentum", "update"]
 Masking = Literal["zero", "subtract"]
@@ -39,7 +40,7 @@ def topk_memory(k: int, rho: float, feedback: Feedback = "momentum", masking: Ma
 
     def init(d: int) -> State:
         check_k(k, d)
-        warm_up()  # kernels are compiled here, never inside a round
+        warm_up(rehearse)  # kernels are compiled here, never inside a round
         return {"momentum": torch.zeros(d), "memory": torch.zeros(d)}
 
     def step(state: State, vector: Tensor, context: Context) -> Flow:  # noqa: ARG001

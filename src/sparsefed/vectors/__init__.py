@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from sparsefed.vectors.blocks import RowsBlock, ScaledBlock, as_blocks
 from sparsefed.vectors.memory import Accumulated, accumulate_topk
-from sparsefed.vectors.topk import topk_indices, topk_mask, warm_up
+from sparsefed.vectors.topk import topk_indices, topk_mask
+from sparsefed.vectors.warm import warm_up
 
 __all__ = [
     "Accumulated",

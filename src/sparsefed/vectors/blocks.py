@@ -11,28 +11,28 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from sparsefed.types import Block
-
-NORM_ELEMENTS = 1 << 20  # numbers that are squared in float64 at a time
+from sparsefed.types import Block, IntArray
+from sparsefed.vectors.rows import row_norms
 
 
 @dataclass(frozen=True)
 class RowsBlock:
-    """A `Block` over a tensor of updates, a row each."""
+    """A `Block` over a tensor of updates, a row each; without names for the senders, they are numbered."""
 
     tensor: Tensor  # [m, d]
+    named: IntArray | None = None  # [m]
 
     @property
     def size(self) -> int:
         return int(self.tensor.shape[0])
 
+    @property
+    def senders(self) -> IntArray:
+        return np.arange(self.size) if self.named is None else self.named
+
     def norms(self) -> Tensor:
         """||row||_2, summed in float64, so that small rows do not drown and large ones do not overflow."""
-        # A few rows at a time: a float64 copy of the whole block would triple its memory.
-        few = max(1, NORM_ELEMENTS // max(1, self.tensor.shape[1]))
-        return torch.cat(
-            [torch.linalg.vector_norm(r, dim=1, dtype=torch.float64) for r in torch.split(self.tensor, few)]
-        )
+        return row_norms(self.tensor)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """sum_i weights_i row_i over the rows whose weight is not 0 (0 times NaN would be NaN)."""
@@ -58,6 +58,16 @@ class ScaledBlock:
     def size(self) -> int:
         return int(self.factors.shape[0])
 
+    @property
+    def senders(self) -> IntArray:
+        kept: IntArray = self.base.senders[self.kept.cpu().numpy()]
+        return kept
+
+    @property
+    def received(self) -> int:
+        """How many updates came, the unusable ones with them."""
+        return self.base.size
+
     def norms(self) -> Tensor:
         return self.kept_norms * self.factors
 
@@ -81,7 +91,8 @@ def as_blocks(array: npt.NDArray[Any] | Tensor, block_size: int) -> Iterator[Row
     [2, 2, 1]
     """
     for start in range(0, array.shape[0], block_size):
-        yield RowsBlock(_float32(array[start : start + block_size]))
+        rows = _float32(array[start : start + block_size])
+        yield RowsBlock(rows, np.arange(start, start + len(rows)))
 
 
 def _float32(rows: npt.NDArray[Any] | Tensor) -> Tensor:

@@ -90,6 +90,16 @@ def tile_moments(part: Float32, other: Float32, sums: Doubles) -> None:
     sums[1] += dot
 
 
+@compiled_fast
+def float_squares(rows: Float32, start: int, stop: int, squares: Doubles) -> None:
+    """|row|^2 of rows start..stop [m, d], squared and summed in float64."""
+    for i in range(start, stop):
+        total = 0.0
+        for j in range(rows.shape[1]):
+            total += np.float64(rows[i, j]) * np.float64(rows[i, j])
+        squares[i] = total
+
+
 @compiled
 def half_moments(rows: Halves, theta: Float32, start: int, stop: int, moments: Doubles) -> None:
     """Rows start..stop of bfloat16 [m, K]: |row|^2 and <row, theta> into moments [m, 2]."""

@@ -7,16 +7,10 @@ so that it is chosen and shows, rather than being lost.
 
 from __future__ import annotations
 
-import functools
-import logging
-import time
-
 import torch
 from torch import Tensor
 
 from sparsefed.errors import ConfigError
-
-logger = logging.getLogger(__name__)
 
 
 def topk_indices(x: Tensor, k: int) -> Tensor:
@@ -57,16 +51,10 @@ def check_k(k: int, d: int) -> None:
         raise ConfigError(f"k is {k}, but the model has only d = {d} parameters: choose k from 1 to {d}")
 
 
-@functools.cache
-def warm_up() -> float:
-    """Compile the kernels, or load them from the cache, before the first round; the seconds it took."""
-    logger.info("preparing the CPU kernels (compiled once, then cached)")
-    begin = time.perf_counter()
+def rehearse() -> None:
+    """One call of each kernel for top-k."""
     from sparsefed.vectors import kernels
 
     x = torch.tensor([1.0, 1.0, 2.0, 2.0]).numpy()
     kernels.topk(x, 1)
     kernels.accumulate_topk(x, x, x, 1, 0.5, True)
-    seconds = time.perf_counter() - begin
-    logger.info("CPU kernels ready after %.1f s", seconds)
-    return seconds
