@@ -30,9 +30,10 @@ from sparsefed import data
 from sparsefed.attacks import ATTACKS
 from sparsefed.client import ENGINES
 from sparsefed.data.partition import PARTITIONS
-from sparsefed.defenses import DEFENSES, PRESETS
+from sparsefed.defenses import DEFENSES, PRE, PRESETS, Frame
 from sparsefed.federation import SAMPLING
 from sparsefed.models import MODELS
+from sparsefed.parameters import parameters
 from sparsefed.schedule import SCHEDULES
 
 COMMAND = [sys.executable, "-m", "sparsefed.cli"]
@@ -356,6 +357,8 @@ def test_commands_that_make_no_sense_are_refused(sparsefed: Nursery) -> None:
 
 LISTED: dict[str, Mapping[str, Any]] = {
     "defenses": DEFENSES,
+    "beside every defense": {p.name: p for p in parameters(Frame) if p.name not in ("mode", "preset")},
+    "pre-aggregations": PRE,
     "attacks": ATTACKS,
     "models": MODELS,
     "data sets": data.DATASETS,
@@ -380,12 +383,23 @@ def test_list_has_every_entry_of_every_dict_and_every_key(sparsefed: Nursery) ->
     assert {"rounds", "threat.share", "attack.auxiliary", "model.name", "defense.name"} <= keys.keys()
 
 
+def test_list_can_be_asked_for_a_kind_or_a_name(sparsefed: Nursery) -> None:
+    assert json.loads(sparsefed.run("list", "models", "--json").fine()).keys() == {"models"}
+    found = json.loads(sparsefed.run("list", "sparsefed", "--json").fine())
+    assert [entry["name"] for entry in found["defenses"]] == ["sparsefed"]
+    text = sparsefed.run("list", "sparsefed").fine()
+    assert "Panda et al." in text and "rows: every update" in " ".join(text.split())
+    assert "did you mean 'sparsefed'" in sparsefed.run("list", "sparsfed").refused()
+
+
 def test_list_has_the_parameters(sparsefed: Nursery) -> None:
     found = json.loads(sparsefed.run("list", "--json").fine())
     rules = {entry["name"]: {p["name"]: p for p in entry["parameters"]} for entry in found["defenses"]}
     assert rules["sparsefed"]["k"]["required"]
     assert rules["sparsefed"]["clip_norm"]["default"] == 5.0
     assert "l2 norm" in rules["clipping"]["clip_norm"]["doc"]
+    beside = {entry["name"]: entry for entry in found["beside every defense"]}
+    assert (beside["clip_norm"]["default"], beside["rho"]["default"]) == (None, 0.9)
     assert "mode" not in rules["sparsefed"]  # it follows from train.mode
     assert {p["name"] for p in found["attacks"][0]["parameters"]} >= {"epochs", "batch", "step", "boost"}
     assert [p["name"] for p in found["models"][1]["parameters"]] == ["width", "hidden"]
@@ -531,7 +545,7 @@ def lazy(factor: float = 0.5) -> Defense:
             count += block.size
         return Step({"seen": state["seen"] + count}, factor * context.lr * total / count, {})
 
-    return Defense(lambda d: {"seen": torch.zeros(1)}, step, lambda context: float("inf"))
+    return Defense(lambda d: {"seen": torch.zeros(1)}, step, lambda state, context: float("inf"))
 
 
 def noise(auxiliary, *, size: float = 3.0):

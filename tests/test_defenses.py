@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sparsefed.defenses import DEFENSES, MODES, PRESETS, aggregate, build, chain, pipeline
+from sparsefed.defenses import DEFENSES, MODES, PRESETS, Frame, aggregate, build, chain, pipeline
 from sparsefed.defenses.clip import clip_l2, no_clip
 from sparsefed.defenses.combine import mean, stacked
 from sparsefed.defenses.topk_memory import topk_memory
@@ -374,10 +374,10 @@ def test_every_rule_describes_itself(name: str) -> None:
 
 
 def test_a_parameter_is_read_from_the_signature() -> None:
-    by_name = {p.name: p for p in parameters(DEFENSES["sparsefed"].builder)}
+    by_name = {p.name: p for p in (*parameters(DEFENSES["sparsefed"].builder), *parameters(Frame))}
     assert (by_name["k"].type, by_name["k"].required) == ("int", True)
     assert (by_name["rho"].type, by_name["rho"].default) == ("float", 0.9)
-    assert by_name["clip"].type == "'fixed' | 'adaptive' | 'per_step'"
+    assert by_name["clip"].type == "'fixed' | 'adaptive' | 'per_step' | 'quantile'"
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,9 @@ there is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import BaseModel
@@ -18,12 +19,14 @@ from sparsefed.client import ENGINES
 from sparsefed.config import Config
 from sparsefed.data.partition import PARTITIONS
 from sparsefed.defenses import DEFENSES, PRE, PRESETS, Frame
+from sparsefed.errors import ConfigError, unknown
 from sparsefed.federation import SAMPLING
 from sparsefed.models import MODELS
 from sparsefed.parameters import parameters, readable
 from sparsefed.schedule import SCHEDULES
 
 Entry = dict[str, Any]
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 # Where in a config each kind is named.
 KEYS = {
@@ -41,11 +44,19 @@ KEYS = {
 }
 
 
+COLUMNS = ("name", "type", "default", "summary", "needs", "parameters")
+NEEDS = (
+    "needs: what a rule must see beyond norms and sums. rows: every update of a round at once, memory grows with the "
+    "cohort; history: who sent what in earlier rounds; root: clean examples of the server's own (data.root); layers: "
+    "which coordinates make up a layer; model: the current model."
+)
+
+
 def catalogue() -> dict[str, list[Entry]]:
     """Kind -> entries with name, summary and parameters; last, every key of a config with its default."""
     return {
         "defenses": [
-            {**_entry(name, rule.builder), "paper": rule.paper, "needs": list(rule.needs), "usual": dict(rule.usual)}
+            {**_entry(name, rule.builder, beside=rule.usual), "paper": rule.paper, "needs": list(rule.needs)}
             for name, rule in DEFENSES.items()
         ],
         "beside every defense": [
@@ -66,12 +77,27 @@ def catalogue() -> dict[str, list[Entry]]:
     }
 
 
+def narrowed(entries: Mapping[str, list[Entry]], what: str) -> dict[str, list[Entry]]:
+    """One kind, or every entry of one name; all of it if nothing is asked for."""
+    if not what:
+        return dict(entries)
+    if what in entries:
+        return {what: entries[what]}
+    found = {kind: [entry for entry in listed if entry["name"] == what] for kind, listed in entries.items()}
+    if not any(found.values()):
+        names = {entry["name"] for kind, listed in entries.items() if kind != "config keys" for entry in listed}
+        raise ConfigError(unknown("kind or name", what, [*entries, *sorted(names)]))
+    return {kind: listed for kind, listed in found.items() if listed}
+
+
 def catalogue_tables(entries: Mapping[str, list[Entry]]) -> Iterator[Table]:
     """One table for each kind."""
     for kind, rows in entries.items():
         where = f" ({KEYS[kind]})" if kind in KEYS else ""
         table = Table(title=kind + where, title_justify="left", title_style="bold", show_lines=kind == "defenses")
-        columns = [key for key in ("name", "type", "default", "summary", "parameters") if any(key in r for r in rows)]
+        columns = [key for key in COLUMNS if any(key in r for r in rows)]
+        table.caption = NEEDS if kind == "defenses" else None
+        table.caption_justify = "left"
         for column in columns:
             table.add_column(column, overflow="fold", no_wrap=column == "name")
         for row in rows:
@@ -95,8 +121,10 @@ def _table(field: FieldInfo) -> type[BaseModel] | None:
     return next((option for option in options if isinstance(option, type) and issubclass(option, BaseModel)), None)
 
 
-def _entry(name: str, builder: Callable[..., Any], skip: int = 0, hidden: Collection[str] = ()) -> Entry:
-    found = [asdict(p) for p in parameters(builder, skip) if p.name not in hidden]
+def _entry(name: str, builder: Callable[..., Any], skip: int = 0, beside: Mapping[str, Any] = NOTHING) -> Entry:
+    """`beside`: the parameters of the frame that have a default of their own here."""
+    found = [asdict(p) for p in parameters(builder, skip)]
+    found += [{**asdict(p), "default": beside[p.name]} for p in parameters(Frame) if p.name in beside]
     return {"name": name, "summary": _summary(builder), "parameters": found}
 
 
@@ -116,6 +144,8 @@ def _cell(row: Entry, column: str) -> str:
     value = row.get(column)
     if column == "parameters":
         return "\n".join(map(_parameter, value or []))
+    if column == "needs":
+        return "\n".join(value or ["-"])
     cite = f"\n[dim]{escape(row['paper'])}[/dim]" if column == "summary" and "paper" in row else ""
     text = f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)
     return escape(text) + cite

@@ -255,12 +255,16 @@ def _write_report(folders: list[Path], out: Path, format: str) -> None:
 
 @app.command("list")
 def list_(
+    what: Annotated[
+        str,
+        typer.Argument(help="A kind (defenses, attacks, models, ...) or a name (krum, cnn, ...)."),
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
-    """Every name a config can use, with its parameters."""
-    from sparsefed.catalogue import catalogue, catalogue_tables
+    """Every name a config can use, with its parameters: what it is, whose it is, what it needs."""
+    from sparsefed.catalogue import catalogue, catalogue_tables, narrowed
 
-    entries = catalogue()
+    entries = narrowed(catalogue(), what)
     if as_json:
         print(json.dumps(entries, indent=2))
         return
