@@ -35,6 +35,7 @@ check: lint test ## what a change must pass
 bench: $(STAMP)  ## the benchmarks (ratios against named references); wants an idle machine
 	@$(BIN)/python -m benchmarks.engine --json runs/bench-engine.json
 	@$(BIN)/python -m benchmarks.population --json runs/bench-population.json
+	@$(BIN)/python -m benchmarks.aggregators --json runs/bench-aggregators.json
 
 .PHONY: peers
 PEERS := .venv-peers
@@ -44,7 +45,7 @@ peers: $(PEERS)/.installed  ## the environment of the peers that bench compares 
 $(PEERS)/.installed: benchmarks/peers.txt
 	@test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
 	@echo "Installing the peers into $(PEERS) (about a minute the first time) ..."
-	@$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/peers.txt
+	@$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r benchmarks/peers.txt
 	@touch $@
 
 clean:           ## remove the environment and caches, keep runs

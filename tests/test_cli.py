@@ -388,7 +388,7 @@ def test_list_can_be_asked_for_a_kind_or_a_name(sparsefed: Nursery) -> None:
     found = json.loads(sparsefed.run("list", "sparsefed", "--json").fine())
     assert [entry["name"] for entry in found["defenses"]] == ["sparsefed"]
     text = sparsefed.run("list", "sparsefed").fine()
-    assert "Panda et al." in text and "rows: every update" in " ".join(text.split())
+    assert "Panda et al." in text and "all rows: every update" in " ".join(text.split())
     assert "did you mean 'sparsefed'" in sparsefed.run("list", "sparsfed").refused()
 
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sparsefed.defenses import DEFENSES, MODES, PRESETS, Frame, aggregate, build, chain, pipeline
+from sparsefed.defenses import DEFENSES, MODES, PRE, PRESETS, Frame, aggregate, build, chain, pipeline
 from sparsefed.defenses.clip import clip_l2, no_clip
 from sparsefed.defenses.combine import mean, stacked
 from sparsefed.defenses.topk_memory import topk_memory
@@ -26,17 +26,45 @@ from sparsefed.parameters import parameters
 from sparsefed.rng import rng
 from sparsefed.types import Block, Context, Defense, State, Step
 from sparsefed.vectors import RowsBlock, as_blocks
-from tests import golden_presets, reference
+from tests import golden_peers, golden_presets, reference
 
 D, N = 11, 8
-REQUIRED: dict[str, Any] = {"k": 3}  # a value for each parameter that some rule cannot do without
+# A value for each parameter that some rule cannot do without, and small tables where the usual ones are large.
+REQUIRED: dict[str, Any] = {"k": 3, "f": 1, "sigma": 0.01, "radius": 1.0, "model_norm": 2.0, "threshold": 2}
+SMALL: dict[str, dict[str, Any]] = {"fetchsgd": {"columns": 40}}
+FEWEST = {
+    "krum": 3,
+    "multi_krum": 3,
+    "bulyan": 3,
+    "rlr": 2,
+}  # updates that a definition needs even for f = 0 (rlr: its threshold); else 1
 RULES = sorted(DEFENSES)
 CLOSE: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-6}  # float32 sums in another order
+FACTS: dict[str, Any] = {  # for the rules that need them
+    "theta": torch.linspace(-1, 1, D),
+    "root": torch.linspace(2, -1, D),
+    "layers": (4, 1, 6),
+}
+
+
+def settings_of(name: str) -> dict[str, Any]:
+    """What a rule must be given."""
+    needed = [p.name for p in parameters(DEFENSES[name].builder) if p.required]
+    return {p: REQUIRED[p] for p in needed} | SMALL.get(name, {})
 
 
 def rule(name: str, **params: Any) -> Defense:
-    needed = [p.name for p in parameters(DEFENSES[name].builder) if p.required]
-    return build(name, **{p: REQUIRED[p] for p in needed} | params)
+    return build(name, **settings_of(name) | params)
+
+
+def context(round: int, lr: float) -> Context:
+    return Context(round, lr, **FACTS)
+
+
+def blocks(cohort: Tensor, size: int, senders: Tensor | None = None) -> Iterator[RowsBlock]:
+    names = torch.arange(len(cohort)) if senders is None else senders
+    for start in range(0, len(cohort), size):
+        yield RowsBlock(cohort[start : start + size], names[start : start + size].numpy())
 
 
 def updates(seed: int, round: int = 0, n: int = N) -> Tensor:
@@ -45,10 +73,10 @@ def updates(seed: int, round: int = 0, n: int = N) -> Tensor:
     return torch.from_numpy((generator.normal(size=(n, D)) * generator.uniform(0.1, 5, size=(n, 1))).astype(np.float32))
 
 
-def rounds(defense: Defense, cohorts: list[Tensor], block_size: int = N) -> list[Step]:
+def rounds(defense: Defense, cohorts: list[Tensor], block_size: int = N, senders: Tensor | None = None) -> list[Step]:
     state, steps = defense.init(D), []
     for t, cohort in enumerate(cohorts):
-        steps.append(defense.step(state, as_blocks(cohort, block_size), Context(t, lr=0.5 / (t + 1))))
+        steps.append(defense.step(state, blocks(cohort, block_size, senders), context(t, lr=0.5 / (t + 1))))
         state = steps[-1].state
     return steps
 
@@ -66,14 +94,14 @@ def assert_same(ours: list[Step], theirs: list[Step]) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", RULES)
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=8)
 @given(seed=st.integers(0, 10**6))
 def test_neither_order_nor_blocks_matter(name: str, mode: str, seed: int) -> None:
     defense = rule(name, mode=mode)
     cohorts = [updates(seed, t) for t in range(3)]
     whole = rounds(defense, cohorts)
     order = torch.from_numpy(rng(seed, "order").permutation(N))
-    assert_same(rounds(defense, [cohort[order] for cohort in cohorts]), whole)
+    assert_same(rounds(defense, [cohort[order] for cohort in cohorts], senders=order), whole)
     for block_size in (1, 3):
         assert_same(rounds(defense, cohorts, block_size), whole)
 
@@ -82,23 +110,24 @@ def test_neither_order_nor_blocks_matter(name: str, mode: str, seed: int) -> Non
 def test_inputs_and_states_stay_as_they_were(name: str) -> None:
     defense, cohort = rule(name), updates(1)
     first, copy = defense.init(D), cohort.clone()
-    second = defense.step(first, as_blocks(cohort, 3), Context(0, 0.5)).state
+    second = defense.step(first, as_blocks(cohort, 3), context(0, 0.5)).state
     kept = {key: value.clone() for key, value in second.items()}
-    again = [defense.step(second, as_blocks(cohort, 3), Context(1, 0.5)) for _ in range(2)]
+    again = [defense.step(second, as_blocks(cohort, 3), context(1, 0.5)) for _ in range(2)]
     assert torch.equal(cohort, copy)
     assert all(not bool(value.any()) for value in first.values())
     assert all(torch.equal(second[key], kept[key]) for key in kept)
     assert torch.equal(again[0].delta, again[1].delta)
 
 
-@pytest.mark.parametrize("n", [1, N])
+@pytest.mark.parametrize("many", [False, True])
 @pytest.mark.parametrize("name", RULES)
-def test_the_result_is_a_float32_vector_of_d(name: str, n: int) -> None:
-    (step,) = rounds(rule(name), [updates(2, n=n)])
+def test_the_result_is_a_float32_vector_of_d(name: str, many: bool) -> None:
+    few = {"f": 0} if "f" in settings_of(name) and not many else {}
+    (step,) = rounds(rule(name, **few), [updates(2, n=N if many else FEWEST.get(name, 1))])
     assert step.delta.shape == (D,)
     assert step.delta.dtype == torch.float32
     assert step.stats["applied"] == int(torch.count_nonzero(step.delta)) > 0
-    assert all(value.dtype == torch.float32 for value in step.state.values())
+    assert all(value.dtype in (torch.float32, torch.int64) for value in step.state.values())
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -116,12 +145,12 @@ def test_unusable_updates_are_left_out_and_counted(name: str, bad: float) -> Non
 def test_a_round_without_a_usable_update_did_not_happen(name: str) -> None:
     defense = rule(name)
     before = rounds(defense, [updates(4)])[0].state
-    step = defense.step(before, as_blocks(torch.full((4, D), math.nan), 3), Context(1, 0.5))
+    step = defense.step(before, as_blocks(torch.full((N, D), math.nan), 3), context(1, 0.5))
     assert not step.delta.any()
     assert step.delta.shape == (D,)
     assert step.state.keys() == before.keys()
     assert all(torch.equal(step.state[key], before[key]) for key in before)
-    assert step.stats == {"received": 4, "dropped": 4, "clipped": 0, "median_norm": 0, "applied": 0} | {
+    assert step.stats == {"received": N, "dropped": N, "clipped": 0, "median_norm": 0, "applied": 0} | {
         "upload_bytes": 4 * D,
         "download_bytes": 0,
     }
@@ -131,7 +160,91 @@ def test_a_round_without_a_usable_update_did_not_happen(name: str) -> None:
 def test_a_round_without_updates_is_an_error(name: str) -> None:
     defense = rule(name)
     with pytest.raises(ConfigError, match="round 7 brought no updates at all"):
-        defense.step(defense.init(D), [], Context(7, 0.5))
+        defense.step(defense.init(D), [], context(7, 0.5))
+
+
+# Which way the definitions turn when all updates are scaled by a, or moved by b: agg(a x + b) = a agg(x) + b.
+SCALES = {
+    "mean", "undefended", "trimmed_mean", "median", "krum", "multi_krum", "bulyan", "geometric_median", "foolsgold",
+    "rlr", "dnc", "signguard", "signguard_sim", "lasa", "local_topk", "fetchsgd", "flame",
+}  # fmt: skip
+MOVES = {"mean", "undefended", "trimmed_mean", "median", "krum", "multi_krum", "bulyan", "geometric_median", "dnc"}
+
+
+@pytest.mark.parametrize("name", sorted(SCALES))
+@settings(deadline=None, max_examples=8)
+@given(seed=st.integers(0, 10**6), scale=st.sampled_from([2.0**-12, 0.5, 4.0, 2.0**10]))
+def test_scaling_all_updates_scales_the_result(name: str, seed: int, scale: float) -> None:
+    params = settings_of(name) | {"clip_norm": None} | ({"compare": "updates"} if name == "flame" else {})
+    cohort = updates(seed)
+    plain, scaled = (aggregate(name, rows, layers=FACTS["layers"], **params) for rows in (cohort, scale * cohort))
+    torch.testing.assert_close(scaled, scale * plain, rtol=1e-4, atol=1e-5 * scale)
+
+
+@pytest.mark.parametrize("name", sorted(MOVES))
+@settings(deadline=None, max_examples=8)
+@given(seed=st.integers(0, 10**6), size=st.sampled_from([0.5, 100.0]))
+def test_moving_all_updates_moves_the_result(name: str, seed: int, size: float) -> None:
+    move = torch.from_numpy(rng(seed, "move").normal(size=D).astype(np.float32)) * size
+    cohort = updates(seed)
+    plain, moved = (aggregate(name, rows, **settings_of(name)) for rows in (cohort, cohort + move))
+    torch.testing.assert_close(moved, plain + move, rtol=1e-4, atol=2e-6 * size + 1e-5)
+
+
+@pytest.mark.parametrize("pre", sorted(PRE))
+@pytest.mark.parametrize("name", RULES)
+def test_every_rule_composes_with_clipping_and_every_pre_aggregation(name: str, pre: str) -> None:
+    entry = {"name": pre} | ({"f": 1} if any(p.name == "f" for p in parameters(PRE[pre])) else {})
+    fewer = {"f": 0} if "f" in settings_of(name) and pre == "bucketing" else {}
+    defense = rule(name, clip_norm=0.5, rho=0.5, pre=[entry], **fewer)
+    steps = rounds(defense, [updates(9, t) for t in range(2)], block_size=3)
+    assert all(bool(torch.isfinite(step.delta).all()) for step in steps)
+    assert (steps[0].stats["received"], steps[0].stats["clipped"]) == (N, 1.0)
+    clip_alone = rounds(rule(name, clip_norm=0.5, rho=0.5, **fewer), [updates(9)])[0]
+    assert clip_alone.stats["clipped"] == 1.0
+    if name in ("mean", "clipping"):  # of what came in, each of norm 0.5
+        np.testing.assert_allclose(clip_alone.delta, 0.5 * unit_mean(updates(9)), rtol=1e-5, atol=1e-6)
+
+
+def unit_mean(rows: Tensor) -> Tensor:
+    """lr = 0.5 in round 0, so the mean of the rows cut to norm 0.5 is half the mean of these."""
+    units: Tensor = rows / rows.norm(dim=1, keepdim=True)
+    return 0.5 * units.mean(0)
+
+
+def test_trimming_nobody_is_the_mean() -> None:
+    cohort = updates(10)
+    torch.testing.assert_close(aggregate("trimmed_mean", cohort, f=0), cohort.mean(0), **CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("name", "n", "f", "least"),
+    [("trimmed_mean", 8, 4, 9), ("krum", 8, 3, 9), ("multi_krum", 8, 3, 9), ("bulyan", 8, 2, 11)],
+)
+def test_too_many_attackers_for_a_cohort_is_one_sentence(name: str, n: int, f: int, least: int) -> None:
+    with pytest.raises(ConfigError, match=f"{name} with f = {f} needs at least n = {least} updates.* there are {n}"):
+        aggregate(name, updates(11, n=n), f=f)
+    assert aggregate(name, updates(11, n=least), f=f).shape == (D,)
+    with pytest.raises(ConfigError, match="f is -1, but it is a number of attackers: choose f >= 0"):
+        aggregate(name, updates(11, n=n), f=-1)
+
+
+@pytest.mark.parametrize("name", ["trimmed_mean", "krum", "multi_krum", "bulyan"])
+def test_who_sends_nan_cannot_stop_the_training(name: str) -> None:
+    f, n = {"trimmed_mean": (3, 7), "krum": (3, 9), "multi_krum": (3, 9), "bulyan": (2, 11)}[name]
+    cohort = updates(12, n=n)
+    cohort[:2] = math.nan
+    left = {"trimmed_mean": 2, "krum": 2, "multi_krum": 2, "bulyan": 1}[name]
+    torch.testing.assert_close(aggregate(name, cohort, f=f), aggregate(name, cohort[2:], f=left))
+
+
+def test_a_pre_aggregation_is_no_rule_and_says_so() -> None:
+    with pytest.raises(ConfigError, match=r"'nnm' is a pre-aggregation: choose a rule and put pre = \['nnm'\]"):
+        aggregate("nnm", updates(0), f=1)
+    with pytest.raises(ConfigError, match=r"unknown pre-aggregation 'nmm' \(did you mean 'nnm'\?\)"):
+        aggregate("mean", updates(0), pre="nmm")
+    with pytest.raises(ConfigError, match="pre-aggregation nnm needs f"):
+        aggregate("mean", updates(0), pre="nnm")
 
 
 class NormsOnly:
@@ -151,7 +264,7 @@ class NormsOnly:
         raise AssertionError("this rule said that it needs norms only")
 
 
-@pytest.mark.parametrize("name", [name for name in RULES if not DEFENSES[name].needs])
+@pytest.mark.parametrize("name", [name for name in RULES if not {"rows", "all rows"} & {*DEFENSES[name].needs}])
 def test_a_rule_on_norms_never_asks_for_rows_and_frees_each_block(name: str) -> None:
     alive: list[weakref.ref[NormsOnly]] = []
 
@@ -164,7 +277,7 @@ def test_a_rule_on_norms_never_asks_for_rows_and_frees_each_block(name: str) -> 
             del block
 
     defense = rule(name)
-    step = defense.step(defense.init(D), stream(), Context(0, 0.5))
+    step = defense.step(defense.init(D), stream(), context(0, 0.5))
     assert len(alive) == 4
     assert_same([step], rounds(defense, [updates(5)]))
 
@@ -370,7 +483,6 @@ def test_every_rule_describes_itself(name: str) -> None:
     assert any(year in entry.paper for year in map(str, range(2015, 2030)))
     for parameter in parameters(entry.builder):
         assert parameter.doc, f"{name}.{parameter.name} has no line"
-        assert parameter.required == (parameter.name in REQUIRED and parameter.default is None)
 
 
 def test_a_parameter_is_read_from_the_signature() -> None:
@@ -383,7 +495,7 @@ def test_a_parameter_is_read_from_the_signature() -> None:
 @pytest.mark.parametrize(
     ("name", "params", "sentence"),
     [
-        ("sparsfed", {}, r"unknown defense 'sparsfed' \(did you mean 'sparsefed'\?\); valid choices: clipping, mean"),
+        ("sparsfed", {}, r"unknown defense 'sparsfed' \(did you mean 'sparsefed'\?\); valid choices: bulyan, "),
         ("clipping", {"clipnorm": 1.0}, r"clipping: unknown parameter 'clipnorm' \(did you mean 'clip_norm'\?\)"),
         ("sparsefed", {}, r"sparsefed needs k \(int: coordinates"),
         ("sparsefed", {"k": 0}, r"k is 0.*choose k >= 1"),
@@ -412,9 +524,9 @@ def test_what_cannot_be_is_one_sentence(name: str, params: dict[str, Any], sente
 
 @pytest.mark.parametrize("name", RULES)
 def test_aggregate_returns_the_kind_it_was_given(name: str) -> None:
-    params = {p.name: REQUIRED[p.name] for p in parameters(DEFENSES[name].builder) if p.required}
+    params = settings_of(name) | FACTS
     cohort = updates(8)
-    (step,) = rounds(rule(name, mode="fedavg", **params), [cohort])
+    (step,) = rounds(rule(name, mode="fedavg"), [cohort])
     tensor = aggregate(name, cohort.requires_grad_(), **params)
     assert isinstance(tensor, Tensor)
     torch.testing.assert_close(tensor, step.delta)
@@ -448,3 +560,18 @@ def test_aggregate_is_clip_mean_topk() -> None:
 def test_updates_that_are_none_are_one_sentence(value: Any, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         aggregate("mean", value)
+
+
+# Independent implementations.
+
+
+@pytest.mark.parametrize("kind", golden_peers.INPUTS)
+@pytest.mark.parametrize("number", range(len(golden_peers.CASES)))
+def test_byzfl_and_flower_say_the_same_where_they_define_the_same(number: int, kind: str) -> None:
+    case = golden_peers.CASES[number]
+    theirs = json.loads(golden_peers.FILE.read_text()).get(golden_peers.key(kind, number))
+    assert (theirs is not None) == golden_peers.usable(case, kind)
+    if theirs is not None:
+        ours = aggregate(case.rule, golden_peers.inputs(kind), **case.ours)
+        scale = float(np.abs(golden_peers.inputs(kind)).max())
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-6 * scale)

@@ -14,7 +14,7 @@ LAYERS = (
     ("types", "rng", "errors", "parameters", "toml", "memory"),
     ("vectors",),
     ("defenses", "attacks", "data", "models"),
-    ("federation", "task", "client", "schedule"),
+    ("federation", "task", "client", "schedule", "privacy"),
     ("simulate",),
     ("config", "runs"),
     ("report",),

@@ -527,12 +527,12 @@ def test_runs_that_belong_together_are_begun_where_needed(tmp_path: Path) -> Non
     assert runs.to_begin(wanted) == list(wanted)
     for folder in list(wanted)[:2]:
         runs.create(folder, wanted[folder])
-    runs._note(tmp_path / "a", status="finished")
+    runs.note(tmp_path / "a", status="finished")
     assert runs.to_begin(wanted) == [tmp_path / "c"]
     runs.create(tmp_path / "c", wanted[tmp_path / "c"])
     assert runs.to_begin(wanted) == []
     for folder in wanted:
-        runs._note(folder, status="finished")
+        runs.note(folder, status="finished")
     assert runs.to_begin(wanted) == list(wanted)
     with pytest.raises(RunError, match="another config"):
         runs.to_begin({**wanted, tmp_path / "b": {"name": "b", "rounds": 4}})
@@ -541,6 +541,6 @@ def test_runs_that_belong_together_are_begun_where_needed(tmp_path: Path) -> Non
 def test_runs_are_found_in_the_order_they_were_made(tmp_path: Path) -> None:
     for name, created in (("z", "2030-01-01"), ("m", "2031-01-01"), ("a", "2032-01-01")):
         runs.create(tmp_path / name, {"name": name})
-        runs._note(tmp_path / name, created=created)
+        runs.note(tmp_path / name, created=created)
     assert [path.name for path in runs.find([tmp_path])] == ["z", "m", "a"]
     assert runs.find([tmp_path / "a", tmp_path / "z"]) == [tmp_path / "a", tmp_path / "z"]

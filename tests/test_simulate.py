@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,9 @@ import pytest
 import torch
 
 from sparsefed import config as configs
+from sparsefed import runs
 from sparsefed.config import Experiment
+from sparsefed.defenses import DEFENSES
 from sparsefed.simulate import RoundReport, ServerState, simulate, start
 
 BASE: dict[str, Any] = {
@@ -56,6 +60,43 @@ def test_going_on_from_a_state_is_the_same_run(at: int) -> None:
     assert [r.metrics for r in resumed] == [r.metrics for r in whole[at + 1 :]]
     if resumed:
         assert same(resumed[-1].state, whole[-1].state)
+
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "sparsefed": {"k": 60},
+    "fetchsgd": {"k": 60, "columns": 300},
+    "local_topk": {"k": 60, "remember": 40},
+    "foolsgold": {"remember": 40},
+    "dp_noise": {"sigma": 0.01},
+    "crfl": {"model_norm": 5.0, "sigma": 0.001},
+    "centered_clipping": {"radius": 1.0},
+    "rlr": {"threshold": 4},
+    **{name: {"f": 6} for name in ("trimmed_mean", "krum", "multi_krum", "bulyan", "dnc")},
+}
+
+
+@pytest.mark.parametrize("name", sorted(DEFENSES))
+def test_every_defense_trains_from_a_config_and_resumes_from_its_folder(name: str, tmp_path: Path) -> None:
+    """30 devices a round, 3 of them attackers on average; saved after round 3 and gone on with, twice the same bits."""
+    table = {**BASE, "rounds": 6, "defense": {"name": name, **SETTINGS.get(name, {})}}
+    built = configs.build(configs.parse(table))
+    whole = run(built, rounds=6)
+    assert all(bool(torch.isfinite(report.state.theta).all()) for report in whole)
+    assert float((whole[-1].state.theta - built.theta).abs().max()) > 0
+    runs.create(tmp_path / "run", configs.dump(built.config))
+    for stop in (3, 6):
+        runs.execute(tmp_path / "run", built.begin(), partial(rounds_to, built, stop), checkpoint_every=3)
+    saved = runs.load_state(tmp_path / "run")
+    assert saved is not None and saved.round == 6
+    assert torch.equal(saved.theta, whole[-1].state.theta)
+    assert saved.defense.keys() == whole[-1].state.defense.keys()
+    assert all(torch.equal(saved.defense[key], tensor) for key, tensor in whole[-1].state.defense.items())
+    written = runs.load_run(tmp_path / "run").rows[-1]
+    assert written["upload_bytes"] > 0 and written["download_bytes"] > 0
+
+
+def rounds_to(built: Experiment, stop: int, state: ServerState) -> Iterator[RoundReport]:
+    return simulate(built.protocol, state, stop)
 
 
 def test_states_are_values() -> None:

@@ -46,9 +46,10 @@ KEYS = {
 
 COLUMNS = ("name", "type", "default", "summary", "needs", "parameters")
 NEEDS = (
-    "needs: what a rule must see beyond norms and sums. rows: every update of a round at once, memory grows with the "
-    "cohort; history: who sent what in earlier rounds; root: clean examples of the server's own (data.root); layers: "
-    "which coordinates make up a layer; model: the current model."
+    "needs: what a rule must see beyond norms and sums. rows: the updates themselves, a block at a time; all rows: "
+    "every update of a round at once, so that memory grows with the cohort; history: who sent what in earlier rounds; "
+    "root: clean examples of the server's own (data.root); layers: which coordinates make up a layer; model: the "
+    "current model."
 )
 
 

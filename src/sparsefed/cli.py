@@ -185,7 +185,11 @@ def _run_all(plans: list[Plan]) -> None:
     except KeyboardInterrupt:
         _say_how_to_go_on(reached, several=len(plans) > 1)
         raise typer.Exit(INTERRUPTED) from None
-    console.print(results_table([runs.load_run(plan.folder) for plan in plans]))
+    records = [runs.load_run(plan.folder) for plan in plans]
+    console.print(results_table(records))
+    for record in records:
+        if record.manifest.get("privacy"):
+            _say(f"{escape(record.name)}: {escape(record.manifest['privacy'])}")
 
 
 def _run_one(plan: Plan, experiment: Experiment, view: RunView) -> None:
@@ -196,6 +200,10 @@ def _run_one(plan: Plan, experiment: Experiment, view: RunView) -> None:
         runs.create(plan.folder, configs.dump(plan.config), plan.overwrite)
     reports = view.following(plan.title, experiment.reports)
     runs.execute(plan.folder, experiment.begin(), reports, plan.config.checkpoint_every, view.show)
+    dropped = max((int(row.get("dropped", 0)) for row in runs.load_run(plan.folder).rows), default=0)
+    guarantee = experiment.privacy(dropped)
+    if guarantee:
+        runs.note(plan.folder, privacy=guarantee.sentence)
 
 
 def _say_how_to_go_on(folder: Path, several: bool) -> None:

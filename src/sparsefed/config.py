@@ -31,6 +31,7 @@ from sparsefed.errors import ConfigError, unknown
 from sparsefed.federation import SAMPLING, Federation, ThreatModel, federate, malicious_ids
 from sparsefed.models import MODELS
 from sparsefed.parameters import check_arguments
+from sparsefed.privacy import Guarantee, of_run
 from sparsefed.rng import integer_seed, rng
 from sparsefed.schedule import SCHEDULES, Schedule
 from sparsefed.simulate import Metrics, Protocol, RoundReport, ServerState, simulate, start
@@ -382,6 +383,20 @@ class Experiment:
     def begin(self) -> ServerState:
         """The state before round 1."""
         return start(self.protocol, self.theta)
+
+    def privacy(self, dropped: int) -> Guarantee | None:
+        """What the noise guarantees, should a round lose at most so many unusable updates; None without noise."""
+        if self.config.defense.name != "dp_noise":
+            return None
+        return of_run(
+            "dp_noise",
+            {**DEFENSES["dp_noise"].usual, **_regime(self.config), **self.config.defense.params},
+            cohort=self.config.train.cohort,
+            population=self.protocol.federation.device_count,
+            sampling=self.config.train.sampling,
+            lrs=[self.protocol.schedule(t) for t in range(1, self.config.rounds + 1)],
+            dropped=dropped,
+        )
 
     def reports(self, state: ServerState) -> Iterator[RoundReport]:
         """The rounds that follow a state."""

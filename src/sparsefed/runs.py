@@ -32,6 +32,7 @@ from typing import Any, BinaryIO, Literal
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
+from torch import Tensor
 
 from sparsefed import toml
 from sparsefed.errors import RunError
@@ -224,7 +225,7 @@ def execute(
     with _locked(folder):
         saved = last = _last_saved(folder, begin)
         _forget_unsaved(folder, saved.round)
-        _note(folder, status="running", round=saved.round, parameters=len(begin.theta), **_resumed(folder, saved.round))
+        note(folder, status="running", round=saved.round, parameters=len(begin.theta), **_resumed(folder, saved.round))
         status = "interrupted"
         with _appending(folder) as metrics:
             try:
@@ -238,14 +239,14 @@ def execute(
             finally:
                 if last is not saved:
                     _checkpoint(folder, metrics, last)
-                _note(folder, status=status, round=last.round)
+                note(folder, status=status, round=last.round)
 
 
 def _last_saved(folder: Path, begin: ServerState) -> ServerState:
     state = load_state(folder)
     if state is None:
         return begin
-    if _contents(state) != _contents(begin):
+    if not _goes_on(_tensors(state), _tensors(begin)):
         raise RunError(
             f"{folder / CHECKPOINT} is not of this run: it holds {_described(state)}, but the config makes "
             f"{_described(begin)}; put the right one back, or {_START_OVER}"
@@ -253,15 +254,24 @@ def _last_saved(folder: Path, begin: ServerState) -> ServerState:
     return state
 
 
-def _contents(state: ServerState) -> dict[str, tuple[Any, ...]]:
-    return {name: (tensor.shape, tensor.dtype) for name, tensor in _tensors(state).items()}
+def _goes_on(saved: Mapping[str, Tensor], begin: Mapping[str, Tensor]) -> bool:
+    """Whether what was saved can have come from the beginning: the same tensors, but for what is kept a device each
+    (its name ends in a number) and for lists that begin empty."""
+    lasting = {name for name in saved if not name.rpartition(".")[2].isdecimal()}
+    return lasting == begin.keys() and all(_alike(saved[name], begin[name]) for name in begin)
+
+
+def _alike(saved: Tensor, begin: Tensor) -> bool:
+    if saved.dtype != begin.dtype or saved.dim() != begin.dim():
+        return False
+    return all(size in (now, 0) for now, size in zip(saved.shape, begin.shape, strict=True))
 
 
 def _described(state: ServerState) -> str:
     return f"{len(state.theta):,} parameters with {', '.join(sorted(state.defense)) or 'no state'}"
 
 
-def _tensors(state: ServerState) -> dict[str, Any]:
+def _tensors(state: ServerState) -> dict[str, Tensor]:
     return {"theta": state.theta, **{f"defense.{name}": t for name, t in state.defense.items()}}
 
 
@@ -288,7 +298,7 @@ def _forget_unsaved(folder: Path, saved: int) -> None:
         write_atomically(folder / METRICS, b"".join(kept))
 
 
-def _note(folder: Path, **facts: Any) -> None:
+def note(folder: Path, **facts: Any) -> None:
     """Facts that became known; everything noted before stays. A manifest that is lost is begun anew."""
     known = _load_manifest(folder) if is_run(folder) else _manifest(load_config(folder))
     with _disk(folder):

@@ -7,22 +7,39 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from sparsefed.defenses.base import Combine
+from sparsefed.defenses.bulyan import bulyan
+from sparsefed.defenses.centered_clipping import centered_clipping
 from sparsefed.defenses.combine import mean
+from sparsefed.defenses.coordinate import median, trimmed_mean
+from sparsefed.defenses.crfl import crfl
+from sparsefed.defenses.dnc import dnc
+from sparsefed.defenses.dp_noise import dp_noise
+from sparsefed.defenses.fetchsgd import fetchsgd
+from sparsefed.defenses.flame import flame
+from sparsefed.defenses.fltrust import fltrust
+from sparsefed.defenses.foolsgold import foolsgold
 from sparsefed.defenses.frame import Frame, Words
+from sparsefed.defenses.geometric_median import geometric_median
+from sparsefed.defenses.krum import krum, multi_krum
+from sparsefed.defenses.lasa import lasa
+from sparsefed.defenses.local_topk import local_topk
 from sparsefed.defenses.parameters import TopK
 from sparsefed.defenses.pre import PRE
+from sparsefed.defenses.rlr import rlr
+from sparsefed.defenses.signguard import signguard, signguard_sim
 from sparsefed.defenses.topk_memory import Feedback, Masking, topk_memory
 from sparsefed.errors import ConfigError, unknown
 from sparsefed.parameters import check_arguments, parameters
 from sparsefed.types import Defense
 
 # What a rule must see beyond the norms and sums of updates:
-#   rows     every update at once, so that a round's memory grows with the cohort
-#   history  who sent what in earlier rounds
-#   root     an update that the server computes on clean data of its own
-#   layers   which coordinates make up which parameter tensor
-#   model    the current model
-Need = Literal["rows", "history", "root", "layers", "model"]
+#   rows      the updates themselves, a block at a time
+#   all rows  every update at once, so that a round's memory grows with the cohort
+#   history   who sent what in earlier rounds
+#   root      an update that the server computes on clean data of its own
+#   layers    which coordinates make up which parameter tensor
+#   model     the current model
+Need = Literal["rows", "all rows", "history", "root", "layers", "model"]
 
 
 @dataclass(frozen=True)
@@ -66,6 +83,23 @@ _CLIPPING = "Sun et al. 2019, Can You Really Backdoor Federated Learning?"
 _SPARSEFED = (
     "Panda et al. 2022, SparseFed: Mitigating Model Poisoning Attacks in Federated Learning with Sparsification"
 )
+_YIN = "Yin et al. 2018, Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates"
+_KRUM = "Blanchard et al. 2017, Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent"
+_BULYAN = "El Mhamdi et al. 2018, The Hidden Vulnerability of Distributed Learning in Byzantium"
+_RFA = "Pillutla et al. 2022, Robust Aggregation for Federated Learning"
+_CENTERED = "Karimireddy et al. 2021, Learning from History for Byzantine Robust Optimization"
+_FETCHSGD = "Rothchild et al. 2020, FetchSGD: Communication-Efficient Federated Learning with Sketching"
+_FLTRUST = "Cao et al. 2021, FLTrust: Byzantine-robust Federated Learning via Trust Bootstrapping"
+_FOOLSGOLD = "Fung et al. 2020, The Limitations of Federated Learning in Sybil Settings"
+_RLR = "Ozdayi et al. 2021, Defending against Backdoors in Federated Learning with Robust Learning Rate"
+_DNC = "Shejwalkar and Houmansadr 2021, Manipulating the Byzantine: Optimizing Model Poisoning Attacks and Defenses"
+_SIGNGUARD = "Xu et al. 2022, Byzantine-robust Federated Learning through Collaborative Malicious Gradient Filtering"
+_FLAME = "Nguyen et al. 2022, FLAME: Taming Backdoors in Federated Learning"
+_CRFL = "Xie et al. 2021, CRFL: Certifiably Robust Federated Learning against Backdoor Attacks"
+_LASA = (
+    "Xu et al. 2025, Achieving Byzantine-Resilient Federated Learning via Layer-Adaptive Sparsified Model Aggregation"
+)
+_LOCAL = "Stich et al. 2018, Sparsified SGD with Memory"
 _CLIPPED = {"clip_norm": 5.0}
 
 DEFENSES: Mapping[str, Rule] = {
@@ -73,6 +107,25 @@ DEFENSES: Mapping[str, Rule] = {
     "undefended": Rule(undefended, _FEDAVG),
     "clipping": Rule(clipping, _CLIPPING, usual=_CLIPPED),
     "sparsefed": Rule(sparsefed, _SPARSEFED, usual=_CLIPPED),
+    "fetchsgd": Rule(fetchsgd, _FETCHSGD, usual=_CLIPPED),
+    "dp_noise": Rule(dp_noise, _CLIPPING, usual=_CLIPPED),
+    "trimmed_mean": Rule(trimmed_mean, _YIN, ("all rows",)),
+    "median": Rule(median, _YIN, ("all rows",)),
+    "krum": Rule(krum, _KRUM, ("all rows",)),
+    "multi_krum": Rule(multi_krum, _KRUM, ("all rows",)),
+    "bulyan": Rule(bulyan, _BULYAN, ("all rows",)),
+    "geometric_median": Rule(geometric_median, _RFA, ("all rows",)),
+    "centered_clipping": Rule(centered_clipping, _CENTERED, ("all rows",)),
+    "fltrust": Rule(fltrust, _FLTRUST, ("rows", "root")),
+    "foolsgold": Rule(foolsgold, _FOOLSGOLD, ("all rows", "history")),
+    "rlr": Rule(rlr, _RLR, ("rows",)),
+    "dnc": Rule(dnc, _DNC, ("all rows",)),
+    "signguard": Rule(signguard, _SIGNGUARD, ("all rows",)),
+    "signguard_sim": Rule(signguard_sim, _SIGNGUARD, ("all rows",)),
+    "flame": Rule(flame, _FLAME, ("all rows", "model")),
+    "crfl": Rule(crfl, _CRFL, ("model",)),
+    "lasa": Rule(lasa, _LASA, ("all rows", "layers")),
+    "local_topk": Rule(local_topk, _LOCAL, ("rows", "history"), _CLIPPED),
 }
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from sparsefed.defenses.arc import arc
+from sparsefed.defenses.bucketing import bucketing
 from sparsefed.defenses.combine import Pre
+from sparsefed.defenses.nnm import nnm
 from sparsefed.errors import ConfigError, unknown
 from sparsefed.parameters import check_arguments, parameters
 
-PRE: Mapping[str, Callable[..., Pre]] = {}
+PRE: Mapping[str, Callable[..., Pre]] = {"nnm": nnm, "bucketing": bucketing, "arc": arc}
 
 
 def pre_aggregations(entries: str | Sequence[str | Mapping[str, Any]], f: int | None) -> tuple[Pre, ...]:

@@ -57,7 +57,7 @@ def html(runs: Sequence[RunRecord]) -> str:
         style=files(__package__).joinpath("page.css").read_text(encoding="utf-8"),
         library=_library(),
         lead=joined(_lead(runs)),
-        summary=joined([*_sentences(rows), _summary_table(rows), element("p", RULES, class_="note")]),
+        summary=joined([*_sentences(rows), _summary_table(rows), element("p", RULES, class_="note"), *_privacy(runs)]),
         charts=joined(_figure(name, chart, runs) for name, chart in drawn.items()) or _no_charts(),
         configs=joined(_configs(runs)),
         again=joined(_again(runs)),
@@ -93,6 +93,12 @@ def _sentences(rows: Sequence[SummaryRow]) -> Iterator[Html]:
     if any(not row.finished for row in rows):
         yield element("p", "Preliminary: not every run is finished.", class_="warning", role="note")
     yield element("p", " ".join(verdict(rows)), class_="verdict")
+
+
+def _privacy(runs: Sequence[RunRecord]) -> Iterator[Html]:
+    for name, run in zip(labels(runs), runs, strict=True):
+        if run.manifest.get("privacy"):
+            yield element("p", f"Differential privacy of {name}: {run.manifest['privacy']}.", class_="note")
 
 
 def _summary_table(rows: Sequence[SummaryRow]) -> Html:

@@ -1,0 +1,48 @@
+"""Adaptive robust clipping (ARC), a pre-aggregation for any rule.
+
+Adaptive Gradient Clipping for Robust Federated Learning (Allouah, Guerraoui, Gupta, Jellouli, Rizk, Stephan, ICLR 2025,
+Algorithm 2): with the norms in descending order, ||x_(1)|| >= ||x_(2)|| >= ...,
+
+    k  =  floor(2 (f/n) (n - f)),    C  =  ||x_(k+1)||,    x_i  <-  x_i min(1, C / ||x_i||)
+
+so that the threshold follows the updates of the round, and no attacker sets it.
+
+*Departures.* k is computed in whole numbers; the floor of a float64 quotient can be one too small.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from sparsefed.defenses.base import clip_factors
+from sparsefed.defenses.combine import Pre, Stack, require_enough, require_f
+from sparsefed.defenses.parameters import Attackers
+from sparsefed.types import Context
+from sparsefed.vectors.rows import row_norms
+
+
+def arc(f: Attackers) -> Pre:
+    """Cut the longest k = floor(2 f (n - f) / n) updates to the length of the next one; f = 0 cuts nothing."""
+    require_f(f)
+
+    def clip(stack: Stack, context: Context) -> Stack:  # noqa: ARG001
+        require_enough("arc", f, stack.received, _most)
+        n = len(stack.rows)
+        attackers = min(f, _most(n))
+        norms = row_norms(stack.rows)
+        limit = norms.sort(descending=True).values[2 * attackers * (n - attackers) // n]
+        factors = clip_factors(norms, float(limit))
+        cut = torch.nonzero(factors < 1).flatten().tolist()
+        if not cut:
+            return stack
+        rows = stack.rows.clone()
+        for i in cut:  # in float64: a factor below 1e-38 is no float32
+            rows[i] = rows[i].double() * factors[i]
+        return stack._replace(rows=rows)
+
+    return clip
+
+
+def _most(n: int) -> int:
+    """The paper bears a minority: f < n / 2."""
+    return (n - 1) // 2

@@ -1,0 +1,59 @@
+"""Centered clipping: Learning from History for Byzantine Robust Optimization (Karimireddy, He, Jaggi 2021).
+
+    v_{l+1}  =  v_l + (1/n) sum_i (x_i - v_l) min(1, tau / ||x_i - v_l||)        l = 0 .. L-1   (Section 4, AGG)
+
+Updates are clipped around the last round's aggregate v_0, not around zero: an attacker moves it by tau f / n at most,
+and honest updates are cut only where they differ from what was agreed on before. The first round starts from zero.
+
+A step is an affine combination of the rows and v_l, so that one sweep gives v_{l+1} and every row's distance from it.
+
+*Departures.* The paper feeds the rule with momentum that the workers keep (its Algorithm 2); here whatever they send is
+aggregated, and the server's momentum, if any, comes after. The paper's tau is called `radius`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated
+
+import torch
+
+from sparsefed.defenses.base import Combine, Flow, clip_factors, require
+from sparsefed.defenses.combine import stack
+from sparsefed.types import Block, Context, State
+from sparsefed.vectors.warm import warm_up
+
+
+def centered_clipping(
+    radius: Annotated[float, "tau, how far from the last aggregate an update may pull"],
+    iterations: Annotated[int, "L, how often the clipped mean becomes the new centre within a round"] = 1,
+) -> Combine:
+    """The last round's aggregate, moved by the mean of the updates' differences from it, each clipped to a radius.
+
+    One iteration is what the authors' code takes; more of them help where the start is far away.
+    """
+    require(radius > 0, f"radius is {radius}, but an update must be allowed some pull: choose radius > 0")
+    require(iterations >= 1, f"iterations is {iterations}, but the centre must move: choose iterations >= 1")
+
+    def init(d: int) -> State:
+        from sparsefed.vectors.centre_kernels import rehearse
+
+        warm_up(rehearse)
+        return {"centre": torch.zeros(d)}
+
+    def step(state: State, blocks: Iterable[Block], context: Context) -> Flow:
+        from sparsefed.vectors.centre_kernels import centre_of, recentre
+
+        rows = stack(blocks, context).rows
+        n = len(rows)
+        if n == 0:
+            return Flow(state, rows.new_zeros(rows.shape[1]))
+        factors = torch.zeros(n, dtype=torch.float64, device=rows.device)
+        base = state["centre"].to(rows.device).double()
+        for _ in range(iterations):
+            centre = recentre(rows, factors / n, base)
+            base, factors = centre.vector, clip_factors(centre.squares.sqrt(), radius)
+        vector = centre_of(rows, factors / n, base).float()
+        return Flow({"centre": vector}, vector, {"outside": float((factors < 1).double().mean())})
+
+    return Combine(init, step)

@@ -1,0 +1,33 @@
+"""Rules that look at one coordinate at a time: the trimmed mean and the median of what all clients say about it.
+
+Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates (Yin et al. 2018, Definitions 1 and 2):
+
+    trimmed mean   u_j = mean of the n - 2 f values that are left of u_1j .. u_nj without the f smallest and f largest
+    median         u_j = med(u_1j .. u_nj), for even n the mean of the two in the middle
+
+*Departures.* The paper trims a share beta of the values on either side; f = beta n is given as a number here.
+"""
+
+from __future__ import annotations
+
+from sparsefed.defenses.base import Combine
+from sparsefed.defenses.combine import robust, stacked
+from sparsefed.defenses.parameters import Attackers
+from sparsefed.types import State
+from sparsefed.vectors import columns
+from sparsefed.vectors.warm import warm_up
+
+
+def trimmed_mean(f: Attackers) -> Combine:
+    """In each coordinate, the mean without the f largest and the f smallest values; needs n > 2 f."""
+    return Combine(_prepared, robust("trimmed_mean", columns.trimmed_mean, f, lambda n: (n - 1) // 2).step)
+
+
+def median() -> Combine:
+    """In each coordinate, the median; for an even number of updates the mean of the two in the middle."""
+    return Combine(_prepared, stacked(columns.median).step)
+
+
+def _prepared(d: int) -> State:  # noqa: ARG001
+    warm_up(columns.rehearse)
+    return {}

@@ -1,0 +1,157 @@
+"""Krum and Multi-Krum: the updates that have the nearest company.
+
+Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent (Blanchard et al. 2017, section 4):
+
+    s(i)  =  sum of |u_i - u_j|^2 over the n - f - 2 updates j != i that are nearest to u_i
+    krum  =  the update of lowest score;  multi_krum = the mean of the m updates of lowest score
+
+Both need n >= 2f + 3 (the paper's 2f + 2 < n). Among equal scores the lexicographically smallest update is first, so
+that the order in which clients come decides nothing.
+
+*Departures.* Multi-Krum takes m = n - f by default, the usual choice; any m from 1 (Krum) to n (the mean) is allowed.
+The paper's resilience proof is for Krum alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cmp_to_key, partial
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sparsefed.defenses.base import Combine, Flow, require
+from sparsefed.defenses.combine import require_enough, require_f, stack
+from sparsefed.defenses.parameters import Attackers
+from sparsefed.errors import ConfigError, unknown
+from sparsefed.types import Block, Context, State
+from sparsefed.vectors.distances import COLUMNS, rehearse, squared_distances
+from sparsefed.vectors.rows import weighted_sum
+from sparsefed.vectors.warm import warm_up
+
+if TYPE_CHECKING:
+    from sparsefed.vectors.kernels import Doubles, Index
+
+Variant = Literal["blanchard", "paper-box"]
+
+
+@dataclass(frozen=True)
+class Company:
+    """Who stands how far from whom."""
+
+    rows: Tensor  # float32 [n, d]
+    distances: Doubles  # [n, n], squared or not
+    order: Index  # [n, n - 1], the others, the nearest first
+    ordered: Doubles  # [n, n - 1], and how far they are
+
+
+Score = Callable[[Tensor, int], tuple[Company, "Doubles"]]  # rows, f -> distances and scores [n]
+
+
+def krum(
+    f: Attackers,
+    variant: Annotated[Variant, "'blanchard', or 'paper-box': the algorithm as the SparseFed paper prints it"] = (
+        "blanchard"
+    ),
+) -> Combine:
+    """The one update that is nearest to its n - f - 2 nearest others.
+
+    The variant 'paper-box' is Krum as SparseFed's appendix prints it (Panda et al. 2022): from all updates, u_i among
+    them, the f + 2 farthest from u_i are taken away, and the score is the sum of the distances to the rest, not
+    squared. As u_i itself is in the rest at distance 0, that is n - f - 3 others, one fewer than Blanchard's.
+    """
+    if variant not in get_args(Variant):
+        raise ConfigError(unknown("variant", variant, get_args(Variant)))
+    scores: Mapping[Variant, Score] = {"blanchard": blanchard_scores, "paper-box": box_scores}
+    return _selecting("krum", f, scores[variant], lambda received, n, f: 1)  # noqa: ARG005
+
+
+def multi_krum(
+    f: Attackers, m: Annotated[int | None, "how many updates of lowest score are averaged; by default n - f"] = None
+) -> Combine:
+    """The mean of the m updates that are nearest to their n - f - 2 nearest others."""
+    require(m is None or m >= 1, f"m is {m}, but a mean is of at least one update: choose m >= 1")
+
+    def size(received: int, n: int, f: int) -> int:
+        require(m is None or m <= received, f"m is {m}, but the round has only {received} updates: choose a smaller m")
+        return n - f if m is None else min(m, n)
+
+    return _selecting("multi_krum", f, blanchard_scores, size)
+
+
+def most_attackers(n: int) -> int:
+    """The largest f with n >= 2f + 3."""
+    return (n - 3) // 2
+
+
+def blanchard_scores(rows: Tensor, f: int) -> tuple[Company, Doubles]:
+    """The sum of squared distances to the n - f - 2 nearest others."""
+    company = keep_company(rows, squared_distances(rows))
+    return company, company.ordered[:, : len(rows) - f - 2].sum(axis=1)
+
+
+def box_scores(rows: Tensor, f: int) -> tuple[Company, Doubles]:
+    """The sum of distances to the n - f - 3 nearest others, and to oneself."""
+    company = keep_company(rows, squared_distances(rows).sqrt())
+    return company, company.ordered[:, : len(rows) - f - 3].sum(axis=1)
+
+
+def keep_company(rows: Tensor, distances: Tensor) -> Company:
+    """The others of each row in the order of their distance: sums over the nearest tie exactly where distances do."""
+    table = distances.cpu().numpy()
+    others = table.copy()
+    np.fill_diagonal(others, np.inf)  # oneself last, and then left out
+    order = np.argsort(others, axis=1)[:, :-1].copy()
+    return Company(rows, table, order, np.take_along_axis(others, order, axis=1))
+
+
+def lowest(company: Company, score: Doubles, m: int) -> list[int]:
+    """The m rows of lowest score; among equal scores the lexicographically smallest."""
+    limit = np.partition(score, m - 1)[m - 1]
+    sure, tied = np.flatnonzero(score < limit).tolist(), np.flatnonzero(score == limit).tolist()
+    if len(sure) + len(tied) > m:
+        tied.sort(key=cmp_to_key(partial(_compare, company)))
+    return [*sure, *tied[: m - len(sure)]]
+
+
+def _compare(company: Company, i: int, j: int) -> int:
+    if company.distances[i, j] == 0:
+        return 0  # colluders that send the same: no need to look
+    rows = company.rows
+    for a, b in zip(torch.split(rows[i], COLUMNS), torch.split(rows[j], COLUMNS), strict=True):
+        differ = torch.nonzero(a != b)
+        if len(differ):
+            return -1 if bool(a[differ[0]] < b[differ[0]]) else 1
+    return 0
+
+
+def _selecting(name: str, f: int, score: Score, size: Callable[[int, int, int], int]) -> Combine:
+    """The mean of the rows of lowest score, `size(received, n, f)` of them; `robust` says what becomes of f."""
+    require_f(f)
+
+    def init(d: int) -> State:  # noqa: ARG001
+        warm_up(rehearse)
+        return {}
+
+    def step(state: State, blocks: Iterable[Block], context: Context) -> Flow:
+        rows, senders, received = stack(blocks, context)
+        require_enough(name, f, received, most_attackers)
+        if not len(rows):
+            return Flow(state, rows.new_zeros(rows.shape[1]))
+        require_enough(name, 0, len(rows), most_attackers)
+        bears = min(f, most_attackers(len(rows)))
+        chosen = lowest(*score(rows, bears), size(received, len(rows), bears))
+        stats = {"selected": float(senders[chosen[0]])} if len(chosen) == 1 else {}
+        return Flow(state, mean_of(rows, chosen), stats)
+
+    return Combine(init, step)
+
+
+def mean_of(rows: Tensor, chosen: list[int]) -> Tensor:
+    """The mean of some of the rows, read where they lie."""
+    weights = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
+    weights[chosen] = 1 / len(chosen)
+    return weighted_sum(rows, weights)

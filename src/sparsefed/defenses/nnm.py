@@ -1,0 +1,52 @@
+"""Nearest-neighbour mixing: every update becomes the mean of those around it, before any rule sees it.
+
+Fixing by Mixing: A Recipe for Optimal Byzantine ML under Heterogeneity (Allouah et al. 2023, Algorithm 2):
+
+    y_i  =  the mean of the n - f updates nearest to u_i, u_i itself among them
+
+Defined for f < n; the paper's guarantee is for f < n / 2.
+
+*Departures.* Where several updates are equally far from u_i and not all of them find a place among the n - f, they
+share the places that are left equally. The paper leaves such ties open; this way the order of clients decides nothing.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from sparsefed.defenses.combine import Pre, Stack, require_enough, require_f
+from sparsefed.defenses.parameters import Attackers
+from sparsefed.types import Context
+from sparsefed.vectors.distances import rehearse, squared_distances
+from sparsefed.vectors.warm import warm_up
+
+
+def nnm(f: Attackers) -> Pre:
+    """Each update replaced by the mean of the n - f updates nearest to it."""
+    require_f(f)
+    warm_up(rehearse)  # a pre-aggregation has no init of its own: its kernels are made ready when it is built
+
+    def mix(given: Stack, context: Context) -> Stack:  # noqa: ARG001
+        n = len(given.rows)
+        require_enough("nnm", f, given.received, lambda n: n - 1)
+        if n == 0:
+            return given
+        weights = mixing(squared_distances(given.rows), n - min(f, n - 1))
+        return given._replace(rows=weights.to(torch.float32) @ given.rows)
+
+    return mix
+
+
+def mixing(distances: Tensor, k: int) -> Tensor:
+    """How much of row j goes into the new row i, float64 [n, n]: 1/k for each of the k nearest, ties share.
+
+    >>> mixing(torch.tensor([[0.0, 1.0, 1.0], [1.0, 0.0, 4.0], [1.0, 4.0, 0.0]]), 2)
+    tensor([[0.5000, 0.2500, 0.2500],
+            [0.5000, 0.5000, 0.0000],
+            [0.5000, 0.0000, 0.5000]], dtype=torch.float64)
+    """
+    limit = distances.kthvalue(k, dim=1, keepdim=True).values
+    nearer, level = distances < limit, distances == limit
+    share = (k - nearer.sum(1, keepdim=True)) / level.sum(1, keepdim=True)
+    return (nearer + level * share.double()) / k

@@ -1,0 +1,74 @@
+"""Robust learning rate: coordinates on whose sign too few clients agree are moved the other way.
+
+Defending against Backdoors in Federated Learning with Robust Learning Rate (Ozdayi, Kantarcioglu, Gel 2021), on top of
+the mean, where the learning rate of each coordinate is turned by a vote:
+
+    u_j  =  s_j (1/n) sum_i u_ij,      s_j = +1 where |sum_i sgn(u_ij)| >= threshold, else -1
+
+A backdoor pulls some coordinates its own way against the honest majority; there the vote is close, and the server goes
+back instead of following the larger pull.
+
+*Departures.* Every client counts the same, where the paper's mean weighs by examples. A threshold that no vote could
+reach is refused, where the authors' code would turn every coordinate. Where unusable updates leave
+fewer than `threshold` votes, those who are left must agree: who sends NaN must not be able to turn the training round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from sparsefed.defenses.base import Combine, Flow, no_updates, require
+from sparsefed.errors import ConfigError
+from sparsefed.types import Block, Context, State
+from sparsefed.vectors.blocks import ScaledBlock
+from sparsefed.vectors.columns import rehearse, sign_votes
+from sparsefed.vectors.warm import warm_up
+
+Threshold = Annotated[int, "votes by which a coordinate's sign must win, or else the server moves it the other way"]
+
+
+def rlr(threshold: Threshold) -> Combine:
+    """The mean, with the sign turned in each coordinate where the vote of signs is closer than a threshold."""
+    require(
+        threshold >= 0,
+        f"threshold is {threshold}, but it is a number of votes: choose threshold >= 0 (0 is the mean)",
+    )
+
+    def init(d: int) -> State:  # noqa: ARG001
+        warm_up(rehearse)
+        return {}
+
+    def step(state: State, blocks: Iterable[Block], context: Context) -> Flow:
+        total, votes, kept = _poll(blocks, threshold, context)
+        turned = votes.abs() < min(threshold, kept)
+        mean = (total / max(kept, 1)).to(torch.float32)
+        return Flow(state, torch.where(turned, -mean, mean), {"turned": float(turned.sum()) / max(len(turned), 1)})
+
+    return Combine(init, step)
+
+
+def _poll(blocks: Iterable[Block], threshold: int, context: Context) -> tuple[Tensor, Tensor, int]:
+    """Sum and votes of each coordinate and the number of voters, a block at a time: memory for one block."""
+    total: Tensor | None = None
+    votes: Tensor | None = None
+    kept = received = 0
+    for block in blocks:
+        sums, signs = sign_votes(block.rows())
+        # In place, on tensors of this call: a new vector a block would split the heap.
+        total = sums if total is None else total.add_(sums)
+        votes = signs if votes is None else votes.add_(signs)
+        kept += block.size
+        received += block.received if isinstance(block, ScaledBlock) else block.size
+        del block, sums, signs  # free before the next block is computed
+    if total is None or votes is None:
+        raise no_updates(context)
+    if threshold > received:
+        raise ConfigError(
+            f"rlr with threshold = {threshold} needs at least n = {threshold} updates a round, "
+            f"but there are {received}: no vote could be won, and every coordinate would be turned"
+        )
+    return total, votes, kept
