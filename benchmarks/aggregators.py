@@ -23,6 +23,7 @@ from rich.console import Console
 from torch import Tensor
 
 from benchmarks import vector_rules
+from benchmarks.arguments import positive
 from benchmarks.foreign import byzfl, flower
 from benchmarks.machine import others_meter
 from benchmarks.outcome import Bar, Row, show, warn_if_busy, write
@@ -135,8 +136,9 @@ ENTRIES = (
     Entry("mean", {"pre": [{"name": "nnm", "f": F}]}, "nnm, then mean"),
     Entry("mean", {"pre": ["bucketing"]}, "bucketing, then mean"),
     Entry("mean", {"pre": [{"name": "arc", "f": F}]}, "arc, then mean"),
-    *(Entry(name) for name in ("foolsgold", "rlr", "signguard", "flame", "lasa")),
+    *(Entry(name) for name in ("foolsgold", "signguard", "flame", "lasa")),
     Entry("dnc", {"f": F}),
+    Entry("rlr", {"threshold": F}),
     Entry("fltrust"),
 )
 
@@ -248,7 +250,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             console.print(f"Going on without {name}: it is not in {options.peers}; `make peers` puts it there.")
     rows: list[Row] = []
     details: dict[str, Any] = {"rows": "standard normal", "freed_memory_kept": keep_freed_memory(), "sizes": {}}
-    for size in [Size(12, 64)] if options.quick else options.sizes:
+    for size in [Size(50, 64)] if options.quick else options.sizes:
         console.print(f"{size}: {options.repeats} interleaved repeats")
         found, details["sizes"][str(size)] = run_size(size, others, options.repeats)
         rows += found
@@ -268,7 +270,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--json", type=Path, required=True, metavar="FILE", help="where the numbers go")
     parser.add_argument("--sizes", type=_sizes, default=[Size(*BARS_AT), Size(1000, 100_000)], help="NxD,NxD,...")
-    parser.add_argument("--repeats", type=_positive, default=9, metavar="N", help="interleaved repeats")
+    parser.add_argument("--repeats", type=positive, default=9, metavar="N", help="interleaved repeats")
     parser.add_argument("--quick", action="store_true", help="tiny sizes: shows that it runs, measures nothing")
     parser.add_argument("--peers", type=Path, default=VENV, metavar="VENV", help="the peers' environment")
     return parser
@@ -282,12 +284,6 @@ def _sizes(text: str) -> list[Size]:
             raise argparse.ArgumentTypeError(f"'{part}' is no size; write for instance 100x1000000, n at least 43")
         sizes.append(Size(int(n), int(d)))
     return sizes
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is no number of repeats; use 1 or more")
-    return int(text)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from rich.console import Console
 
+from benchmarks.arguments import positive
 from benchmarks.cases import (
     CASES,
     DTYPES,
@@ -163,7 +164,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.engine", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--json", type=Path, required=True, metavar="FILE", help="where the numbers go")
     parser.add_argument("--models", type=_cases, default=list(CASES.values()), help="some of " + ",".join(CASES))
-    parser.add_argument("--repeats", type=_positive, metavar="N", help="by default enough for each model")
+    parser.add_argument("--repeats", type=positive, metavar="N", help="by default enough for each model")
     parser.add_argument("--quick", action="store_true", help="tiny sizes: shows that it runs, measures nothing")
     parser.add_argument("--peers", type=Path, default=VENV, metavar="VENV", help="the peers' environment")
     return parser
@@ -175,12 +176,6 @@ def _cases(text: str) -> list[Case]:
         if name not in CASES:
             raise argparse.ArgumentTypeError(unknown("model", name, CASES))
     return [CASES[name] for name in names]
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is no number of repeats; use 1 or more")
-    return int(text)
 
 
 if __name__ == "__main__":

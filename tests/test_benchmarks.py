@@ -200,6 +200,17 @@ def test_population_runs_and_writes_its_numbers(tmp_path: Path) -> None:
         assert abs(found[key]["median"]) < 64
 
 
+def test_aggregators_runs_and_writes_its_numbers(tmp_path: Path) -> None:
+    said = run(
+        "benchmarks.aggregators", "--quick", "--repeats", "2", "--json", f"{tmp_path}/a.json", "--peers", "nowhere"
+    )
+    assert "Going on without byzfl" in said and "make peers" in said
+    found = results(tmp_path / "a.json")
+    assert found["ours / plain", "median"]["median"] > 0
+    assert found["torch.sort / ours", "trimmed_mean f = 2"]["median"] > 0
+    assert {"topk_memory / torch.add", "sketch and recovery: torch / ours"} <= {what for what, _ in found}
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

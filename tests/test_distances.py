@@ -266,7 +266,7 @@ def test_mixing_with_f_0_is_the_mean_and_with_all_but_one_is_nothing() -> None:
 def test_krum_says_whom_it_chose() -> None:
     rows = torch.tensor([[9.0], [1.0], [1.1], [1.2], [-7.0]])
     defense = assemble("krum", krum, {"f": 1})
-    assert defense.step(defense.init(1), as_blocks(rows, 2), CONTEXT).stats["selected"] == 2
+    assert defense.step(defense.init(1), as_blocks(rows, 2), CONTEXT).stats["winner"] == 2
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,7 @@ def _selecting(name: str, f: int, score: Score, size: Callable[[int, int, int], 
         require_enough(name, 0, len(rows), most_attackers)
         bears = min(f, most_attackers(len(rows)))
         chosen = lowest(*score(rows, bears), size(received, len(rows), bears))
-        stats = {"selected": float(senders[chosen[0]])} if len(chosen) == 1 else {}
+        stats = {"winner": float(senders[chosen[0]])} if len(chosen) == 1 else {}
         return Flow(state, mean_of(rows, chosen), stats)
 
     return Combine(init, step)
