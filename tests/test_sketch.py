@@ -148,7 +148,7 @@ def test_the_filter_finds_exactly_the_estimates_that_are_as_large(rows: int) -> 
 
 
 def test_a_rehearsal_compiles_all_that_a_round_needs() -> None:
-    names = ("hash_tile", "add_rows", "exchange", "median_rows", "estimate", "classify", "collect", "estimate_some")
+    names = ("add_rows", "estimate", "classify", "collect", "estimate_some")  # those that Python calls
     compiled: list[Any] = [getattr(sketch_kernels, name) for name in names]
     rehearse()
     before = [list(kernel.signatures) for kernel in compiled]

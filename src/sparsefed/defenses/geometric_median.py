@@ -60,8 +60,8 @@ def geometric_median(
     """The point with the least sum of distances to all updates (RFA), by smoothed Weiszfeld steps.
 
     Where several points have it (an even number of rows on a line), it is one of them: of two rows, their mean, if the
-    start is the mean. Where the sum is nearly flat along a line, the steps are small and may run out: the sum is then
-    within a thousandth of the least. The paper's budget is `iterations` = 3 with `tolerance` = 0.
+    start is the mean. Where the sum is nearly flat along a line, the steps are small and may run out a little
+    above the least. The paper's budget is `iterations` = 3 with `tolerance` = 0.
     """
     require(nu is None or nu > 0, f"nu is {nu}, but it keeps distances from being 0: choose nu > 0, or None")
     require(iterations >= 1, f"iterations is {iterations}, but there must be a step: choose iterations >= 1")
