@@ -35,6 +35,7 @@ from torch import Tensor
 
 from sparsefed.defenses.base import Combine, Flow, no_state, require
 from sparsefed.defenses.combine import stack
+from sparsefed.defenses.history import Remember, most_devices, require_remember
 from sparsefed.types import Block, Context, IntArray, State
 from sparsefed.vectors.rows import weighted_sum
 
@@ -46,11 +47,11 @@ Histories = Mapping[int, Tensor]  # of each sender, float32 [d]
 
 
 def foolsgold(
-    remember: Annotated[int, "devices whose history is kept, the least recently seen forgotten; 0: none"] = 1000,
+    remember: Remember = None,
     kappa: Annotated[float, "confidence: how steeply the logit parts sybils from the rest"] = 1.0,
 ) -> Combine:
     """Weights that fall with the similarity of a device's past updates to those of any other device."""
-    require(remember >= 0, f"remember is {remember}, but it is a number of devices: choose remember >= 0")
+    require_remember(remember)
     require(kappa > 0, f"kappa is {kappa}, but confidence must be positive: choose kappa > 0 (the authors have 1)")
 
     def step(state: State, blocks: Iterable[Block], context: Context) -> Flow:
@@ -63,7 +64,8 @@ def foolsgold(
         weights = trust[torch.from_numpy(np.unique(senders, return_inverse=True)[1]).to(trust.device)]
         stats = {"trust": float(trust.mean()), "trusted": float((trust > 0).sum())}
         vector = weighted_sum(rows, weights / len(rows))
-        return Flow(remembered(state, histories, context.round, remember), vector, stats)
+        most = most_devices(remember, len(vector))
+        return Flow(remembered(state, histories, context.round, most), vector, stats)
 
     return Combine(no_state, step)
 

@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from sparsefed.defenses.base import Combine, Flow, clip_factors, no_updates, require
+from sparsefed.defenses.history import Remember, most_devices, require_remember
 from sparsefed.types import Block, Context, State
 from sparsefed.vectors.topk import check_k, rehearse, topk_indices
 from sparsefed.vectors.warm import warm_up
@@ -45,12 +46,12 @@ class Sent(NamedTuple):
 
 def local_topk(
     k: Annotated[int, "coordinates that a device sends in a round"],
-    remember: Annotated[int, "how many devices' memories are kept at most; each takes 4 d bytes"] = 1000,
+    remember: Remember = None,
     message_norm: Annotated[float | None, "l2 norm to which what a device sends is cut; None: as long as it is"] = None,
 ) -> Combine:
     """Every device sends the k largest coordinates of its own memory; the server takes the mean."""
     require(k >= 1, f"k is {k}, but a device must send at least one coordinate: choose k >= 1")
-    require(remember >= 0, f"remember is {remember}, but it is a number of devices: choose remember >= 0")
+    require_remember(remember)
     require(
         message_norm is None or message_norm > 0,
         f"message_norm is {message_norm}, but a message must be allowed some length: choose message_norm > 0",
@@ -64,14 +65,14 @@ def local_topk(
 
     def step(state: State, blocks: Iterable[Block], context: Context) -> Flow:
         vector, fresh = _mean_of_messages(state, blocks, context, k, longest, remember)
-        new_state = _remembered(state, fresh, remember)
+        new_state = _remembered(state, fresh, most_devices(remember, len(vector)))
         return Flow(new_state, vector, {"upload_bytes": 8.0 * k, "remembered": float(len(new_state[SEEN]))})
 
     return Combine(init, step)
 
 
 def _mean_of_messages(
-    state: State, blocks: Iterable[Block], context: Context, k: int, longest: float, remember: int
+    state: State, blocks: Iterable[Block], context: Context, k: int, longest: float, remember: int | None
 ) -> tuple[Tensor, Mapping[int, Tensor]]:
     """The mean of what is sent, float32 [d], and the new memories of this round's senders."""
     total: Tensor | None = None
@@ -85,7 +86,7 @@ def _mean_of_messages(
             sent = _send(row, fresh.get(sender, state.get(f"{MEMORY}{sender}")), k, longest)
             total[sent.indices] += sent.values
             fresh[sender] = sent.memory
-            if len(fresh) > remember:  # those would be forgotten at the end of the round anyway
+            if len(fresh) > most_devices(remember, len(row)):  # those would be forgotten at the end of the round anyway
                 del fresh[min(fresh)]
         count += block.size
         del block, rows  # free before the next block is computed
