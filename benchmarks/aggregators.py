@@ -1,11 +1,12 @@
 """How long each rule takes, against the plain mean, ByzFL, Flower and torch.
 
-    python -m benchmarks.aggregators --json FILE [--sizes 100x1000000,1000x100000] [--repeats N] [--quick]
+    python -m benchmarks.aggregators --json FILE [--sizes 100x1000000,1000x100000] [--rules krum,...] [--repeats N]
 
 In one process, interleaved: `sparsefed.aggregate` on a float32 tensor, checks and all; the plain mean of the same rows,
 which nothing that reads them can beat; ByzFL's class of the same rule on a NumPy array or on a tensor, whichever one
 run of each shows to be faster; Flower's functions; and torch's sort and median. Then the rules that cost O(d) on one
-vector of a ResNet9. Results are ratios taken within a repeat, with their quartiles.
+vector of a ResNet9. Results are ratios taken within a repeat, with their quartiles. Memory is handled as the system
+does it, which is what the user of either library gets; --keep-freed-memory shows how much of a ratio that is.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from benchmarks.outcome import Bar, Row, show, warn_if_busy, write
 from benchmarks.peers import VENV
 from benchmarks.timing import Contestant, Sample, interleaved, ratio, seconds, timed
 from sparsefed import aggregate
+from sparsefed.errors import unknown
 from sparsefed.memory import keep_freed_memory
 from sparsefed.rng import rng
 
@@ -214,18 +216,18 @@ def _fastest(actions: Mapping[str, Action]) -> tuple[str, Action]:
     return best, actions[best]
 
 
-def run_size(size: Size, others: Others, repeats: int) -> tuple[list[Row], dict[str, Any]]:
+def run_size(size: Size, entries: Sequence[Entry], others: Others, repeats: int) -> tuple[list[Row], dict[str, Any]]:
     """The rows of one size for the table, and everything behind them for the record."""
     cohort = make_cohort(size)
-    taking_part = contestants(cohort, ENTRIES, others, repeats)
+    taking_part = contestants(cohort, entries, others, repeats)
     samples = interleaved(taking_part, repeats)
     details = {"seconds": {name: seconds(samples, name)._asdict() for name in taking_part}, "samples": samples}
-    return list(_rows(size, list(taking_part), samples)), details
+    return list(_rows(size, entries, list(taking_part), samples)), details
 
 
-def _rows(size: Size, names: Sequence[str], samples: Sequence[Sample]) -> Iterator[Row]:
+def _rows(size: Size, entries: Sequence[Entry], names: Sequence[str], samples: Sequence[Sample]) -> Iterator[Row]:
     barred = size == BARS_AT
-    for entry in ENTRIES:
+    for entry in entries:
         ours = f"ours: {entry.title}"
         most = Bar("at most", entry.plain) if entry.plain and barred else None
         yield Row(str(size), "ours / plain", entry.title, ratio(samples, ours, "plain"), most)
@@ -234,8 +236,9 @@ def _rows(size: Size, names: Sequence[str], samples: Sequence[Sample]) -> Iterat
             if title == entry.title and who != "ours":
                 least = Bar("at least", entry.faster) if entry.faster and barred and "ByzFL" in who else None
                 yield Row(str(size), f"{who} / ours", entry.title, ratio(samples, name, ours), least)
-    bulyan = ratio(samples, "ours: bulyan", "ours: krum")
-    yield Row(str(size), "bulyan / krum, both ours", "f = 10", bulyan, Bar("at most", 3) if barred else None)
+    if {"ours: bulyan", "ours: krum"} <= {*names}:
+        bulyan = ratio(samples, "ours: bulyan", "ours: krum")
+        yield Row(str(size), "bulyan / krum, both ours", "f = 10", bulyan, Bar("at most", 3) if barred else None)
 
 
 # --- the command -----------------------------------------------------------------------------------------------------
@@ -249,10 +252,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if module is None:
             console.print(f"Going on without {name}: it is not in {options.peers}; `make peers` puts it there.")
     rows: list[Row] = []
-    details: dict[str, Any] = {"rows": "standard normal", "freed_memory_kept": keep_freed_memory(), "sizes": {}}
+    kept = options.keep_freed_memory and keep_freed_memory()
+    details: dict[str, Any] = {"rows": "standard normal", "freed_memory_kept": kept, "sizes": {}}
     for size in [Size(50, 64)] if options.quick else options.sizes:
         console.print(f"{size}: {options.repeats} interleaved repeats")
-        found, details["sizes"][str(size)] = run_size(size, others, options.repeats)
+        found, details["sizes"][str(size)] = run_size(size, options.rules, others, options.repeats)
         rows += found
         write(options.json, "aggregators", rows, details, idle())
     d = vector_rules.QUICK if options.quick else vector_rules.RESNET9
@@ -271,9 +275,23 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", type=Path, required=True, metavar="FILE", help="where the numbers go")
     parser.add_argument("--sizes", type=_sizes, default=[Size(*BARS_AT), Size(1000, 100_000)], help="NxD,NxD,...")
     parser.add_argument("--repeats", type=positive, default=9, metavar="N", help="interleaved repeats")
+    parser.add_argument(
+        "--keep-freed-memory",
+        action="store_true",
+        help="as the sparsefed command does, for both sides: large temporary arrays get much cheaper",
+    )
+    parser.add_argument("--rules", type=_entries, default=ENTRIES, help="some of the rules, by name: krum,median")
     parser.add_argument("--quick", action="store_true", help="tiny sizes: shows that it runs, measures nothing")
     parser.add_argument("--peers", type=Path, default=VENV, metavar="VENV", help="the peers' environment")
     return parser
+
+
+def _entries(text: str) -> tuple[Entry, ...]:
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in {entry.name for entry in ENTRIES}:
+            raise argparse.ArgumentTypeError(unknown("rule", name, {entry.name for entry in ENTRIES}))
+    return tuple(entry for entry in ENTRIES if entry.name in names)
 
 
 def _sizes(text: str) -> list[Size]:

@@ -26,7 +26,7 @@ from sparsefed.rng import rng
 from sparsefed.types import Context
 from sparsefed.vectors.blocks import RowsBlock
 from sparsefed.vectors.centre_kernels import PIECE, centre_of, recentre, recentre_torch
-from tests import reference_centres as reference
+from tests import reference
 
 FLOAT32 = 2.0**-23
 ROUND = Context(round=3, lr=1.0, seed=5)

@@ -21,7 +21,7 @@ from sparsefed.errors import ConfigError
 from sparsefed.rng import rng
 from sparsefed.types import Context, Step
 from sparsefed.vectors import as_blocks, columns
-from tests import reference_columns as reference
+from tests import reference
 
 Rows = npt.NDArray[np.float32]
 Trim = Callable[[Tensor, int], Tensor]

@@ -22,7 +22,7 @@ from sparsefed.errors import ConfigError
 from sparsefed.types import Context
 from sparsefed.vectors.blocks import as_blocks
 from sparsefed.vectors.distances import gram, gram_torch, squared_distances, squared_distances_torch
-from tests import reference_distances as twin
+from tests import reference as twin
 
 CONTEXT = Context(round=0, lr=1.0)
 SCALES = ["ties", "offset", "attackers", "plain", "huge", "tiny"]

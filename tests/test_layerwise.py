@@ -20,7 +20,7 @@ from sparsefed.errors import ConfigError
 from sparsefed.rng import rng
 from sparsefed.types import Context, Step
 from sparsefed.vectors import as_blocks
-from tests import reference_layers as reference
+from tests import reference
 
 Rows = npt.NDArray[np.float32]
 SEEDS = st.integers(0, 2**32 - 1)

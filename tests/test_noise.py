@@ -27,7 +27,7 @@ from sparsefed.schedule import triangular
 from sparsefed.types import Context, Defense, Step
 from sparsefed.vectors import as_blocks
 from tests import reference
-from tests import reference_noise as twin
+from tests import reference as twin
 
 CLOSE: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-6}
 Rows = npt.NDArray[np.float32]

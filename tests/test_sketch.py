@@ -41,7 +41,7 @@ from sparsefed.vectors.sketch import (
     touched,
 )
 from sparsefed.vectors.topk import topk_indices_torch
-from tests.reference_sketch import (
+from tests.reference import (
     FetchSgdTwin,
     LocalTopkTwin,
     SketchTwin,

@@ -23,7 +23,7 @@ from sparsefed.errors import ConfigError
 from sparsefed.rng import rng
 from sparsefed.types import Context, Defense, IntArray, State, Step
 from sparsefed.vectors import RowsBlock
-from tests import reference_trust as twin
+from tests import reference as twin
 
 Rows = list[list[float]]
 Builder = Callable[..., Combine]
