@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -280,6 +283,38 @@ def test_a_rule_on_norms_never_asks_for_rows_and_frees_each_block(name: str) -> 
     step = defense.step(defense.init(D), stream(), context(0, 0.5))
     assert len(alive) == 4
     assert_same([step], rounds(defense, [updates(5)]))
+
+
+COMPILED_IN_A_ROUND = """
+import importlib, os, pkgutil, sys
+import torch
+from numba.core.dispatcher import Dispatcher
+from sparsefed import vectors
+from tests.test_defenses import D, RULES, blocks, context, rule, updates
+
+torch.set_num_threads(1)
+modules = [importlib.import_module(f"sparsefed.vectors.{m.name}") for m in pkgutil.iter_modules(vectors.__path__)]
+kernels = {f"{m.__name__}.{n}": k for m in modules for n, k in vars(m).items() if isinstance(k, Dispatcher)}
+assert len(kernels) > 10
+cases = [(name, []) for name in RULES] + [("mean", [{"name": n, "f": 1}]) for n in ("nnm", "arc")]
+for name, pre in cases:
+    child = os.fork()  # nothing is compiled yet in the parent, so each rule begins with nothing
+    if child == 0:
+        defense = rule(name, pre=pre)
+        state = defense.init(D)
+        before = {kernel: len(k.signatures) for kernel, k in kernels.items()}
+        defense.step(state, blocks(updates(1), 3), context(0, 0.5))
+        found = [kernel for kernel, k in kernels.items() if len(k.signatures) != before[kernel]]
+        print(*[f"{name} {pre}: {kernel}" for kernel in found], sep="\\n", end="\\n" if found else "", flush=True)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0, name
+"""
+
+
+def test_no_kernel_is_compiled_inside_a_round() -> None:
+    command = [sys.executable, "-c", COMPILED_IN_A_ROUND]
+    done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
 # The twins.

@@ -33,11 +33,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsefed.defenses.base import Combine, Flow, no_state, require
+from sparsefed.defenses.base import Combine, Flow, require
 from sparsefed.defenses.combine import stack
 from sparsefed.defenses.history import Remember, most_devices, require_remember
 from sparsefed.types import Block, Context, IntArray, State
+from sparsefed.vectors.distances import gram, rehearse
 from sparsefed.vectors.rows import weighted_sum
+from sparsefed.vectors.warm import warm_up
 
 ALIKE = 1e-9  # a distance 1 - cos below this is rounding
 SURE = 0.99  # the largest alpha that enters the logit
@@ -54,6 +56,10 @@ def foolsgold(
     require_remember(remember)
     require(kappa > 0, f"kappa is {kappa}, but confidence must be positive: choose kappa > 0 (the authors have 1)")
 
+    def init(d: int) -> State:  # noqa: ARG001
+        warm_up(rehearse)
+        return {}
+
     def step(state: State, blocks: Iterable[Block], context: Context) -> Flow:
         rows, senders, _ = stack(blocks, context)
         if not len(rows):
@@ -67,7 +73,7 @@ def foolsgold(
         most = most_devices(remember, len(vector))
         return Flow(remembered(state, histories, context.round, most), vector, stats)
 
-    return Combine(no_state, step)
+    return Combine(init, step)
 
 
 def summed(state: State, rows: Tensor, senders: IntArray) -> Histories:
@@ -82,8 +88,6 @@ def summed(state: State, rows: Tensor, senders: IntArray) -> Histories:
 
 def cosines(vectors: list[Tensor]) -> Tensor:
     """cos(vector_i, vector_j) in float64 [m, m]; 0 on the diagonal and with a vector of zeros."""
-    from sparsefed.vectors.distances import gram
-
     starts = range(0, len(vectors[0]), TILE)  # tile by tile: never a second copy of all histories
     products = torch.stack([gram(torch.stack([v[a : a + TILE] for v in vectors])) for a in starts]).sum(0)
     norms = products.diagonal().sqrt()

@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
@@ -42,7 +43,9 @@ from sparsefed.defenses.base import Combine, Flow, clip_factors, no_state, requi
 from sparsefed.defenses.combine import stack
 from sparsefed.rng import rng
 from sparsefed.types import Block, Context, State
+from sparsefed.vectors.distances import gram, rehearse
 from sparsefed.vectors.rows import row_norms, weighted_sum
+from sparsefed.vectors.warm import warm_up
 
 DECIMALS = 9  # of a statistic; what is left is rounding
 SAME = 1e-10  # distances that differ by less are equal: less than two statistics that differ
@@ -62,7 +65,12 @@ def signguard(lower: Lower = 0.1, upper: Upper = 3.0, share: Share = 0.1) -> Com
 
 def signguard_sim(lower: Lower = 0.1, upper: Upper = 3.0, share: Share = 0.1) -> Combine:
     """SignGuard whose clusters see the cosine similarity to the other updates as well."""
-    return _guard(lower, upper, share, similarity)
+    return replace(_guard(lower, upper, share, similarity), init=_prepared)
+
+
+def _prepared(d: int) -> State:  # noqa: ARG001
+    warm_up(rehearse)
+    return {}
 
 
 def _guard(lower: float, upper: float, share: float, more: Features) -> Combine:
@@ -110,8 +118,6 @@ def sign_shares(rows: Tensor) -> Tensor:
 
 def similarity(rows: Tensor) -> Tensor:
     """The median cosine with the other rows, cut to [0, its median over the rows] and scaled to 0.2; float64 [n, 1]."""
-    from sparsefed.vectors.distances import gram
-
     n = len(rows)
     if n == 1:
         return rows.new_zeros(1, 1, dtype=torch.float64)

@@ -16,7 +16,7 @@ MIN_NUMBERS = 1 << 23  # of a thread's share; below, one thread is faster
 
 def row_norms(rows: Tensor) -> Tensor:
     """||row||_2 of float32 rows [m, d], squared and summed in float64 [m]; not finite where the row is not."""
-    if rows.device.type != "cpu" or rows.dtype != torch.float32 or rows.stride(1) != 1:
+    if rows.device.type != "cpu" or rows.dtype != torch.float32 or not rows.is_contiguous():
         # A few rows at a time: a float64 copy of all would triple their memory.
         few = max(1, NORM_NUMBERS // max(1, rows.shape[1]))
         parts = [torch.linalg.vector_norm(part, dim=1, dtype=torch.float64) for part in torch.split(rows, few)]
