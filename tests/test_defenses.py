@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
 import sys
 import weakref
@@ -315,6 +316,14 @@ def test_no_kernel_is_compiled_inside_a_round() -> None:
     command = [sys.executable, "-c", COMPILED_IN_A_ROUND]
     done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
+def test_compilation_says_so(tmp_path: Path) -> None:
+    script = "import numpy, sparsefed; print(sparsefed.aggregate('median', numpy.eye(3)))"
+    cold = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", script], env=cold, capture_output=True, text=True, timeout=300)
+    assert done.stdout == "[0. 0. 0.]\n"
+    assert "compiling the CPU kernels of sparsefed.vectors.columns: some seconds, the first time only" in done.stderr
 
 
 # The twins.

@@ -80,6 +80,7 @@ def main() -> None:
     logging.basicConfig(
         level=logging.WARNING, format="%(message)s", handlers=[RichHandler(console=errors, show_path=False)]
     )
+    _say_what_is_compiled()
     keep_freed_memory()
     try:
         app()
@@ -89,6 +90,13 @@ def main() -> None:
         if error.filename is None:
             raise
         _fail(f"{error.filename}: {error.strerror}; check that the path is right and may be used")
+
+
+def _say_what_is_compiled() -> None:
+    """A wait that happens once is news, not a warning."""
+    logger = logging.getLogger("sparsefed.vectors.warm")
+    logger.addHandler(RichHandler(console=console, show_path=False, show_level=False, show_time=False))
+    logger.propagate = False
 
 
 def _fail(sentence: str) -> NoReturn:

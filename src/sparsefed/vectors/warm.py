@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import functools
 import logging
+import threading
 import time
 from collections.abc import Callable
 
 logger = logging.getLogger(__name__)
 
+SILENCE = 1.0  # seconds: kernels from the cache are loaded faster, and need no word
+
 
 @functools.cache
 def warm_up(rehearsal: Callable[[], object]) -> float:
     """Call what calls kernels, so that they are compiled or loaded from the cache; the seconds it took, once."""
-    logger.info("preparing the CPU kernels of %s (compiled once, then cached)", rehearsal.__module__)
+    word = threading.Timer(SILENCE, _say_so, [rehearsal.__module__])
+    word.daemon = True
     begin = time.perf_counter()
-    rehearsal()
-    seconds = time.perf_counter() - begin
-    logger.info("CPU kernels ready after %.1f s", seconds)
-    return seconds
+    word.start()
+    try:
+        rehearsal()
+    finally:
+        word.cancel()
+    return time.perf_counter() - begin
+
+
+def _say_so(module: str) -> None:
+    logger.warning("compiling the CPU kernels of %s: some seconds, the first time only", module)
