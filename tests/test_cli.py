@@ -418,6 +418,18 @@ def test_data_commands(sparsefed: Nursery) -> None:
         assert "fmnist" in sentence
 
 
+def test_a_run_with_noise_says_what_it_guarantees(sparsefed: Nursery, config: Path) -> None:
+    here, noise = config.parent, ("--set", "defense={name='dp_noise', sigma=0.5}")
+    out = sparsefed.run("run", config, *noise, cwd=here).fine()
+    assert re.search(r"mine: epsilon = [\d.]+ at delta = 1e-05", out)
+    out = sparsefed.run("run", config, *noise, "--set", "defense.placement=update", "--set", "name=late", cwd=here).fine()
+    assert "late: no guarantee: the noise is added after momentum" in out
+    sparsefed.run("report", "runs", cwd=here).fine()
+    page = (here / "runs/report.html").read_text()
+    assert "Differential privacy of mine: epsilon =" in page
+    assert "Differential privacy of late: no guarantee" in page
+
+
 # --- reports ---------------------------------------------------------------------------------------------------------
 
 

@@ -10,6 +10,9 @@ from __future__ import annotations
 import zlib
 
 import numpy as np
+import numpy.typing as npt
+
+Words = npt.NDArray[np.uint64]
 
 
 def rng(seed: int, purpose: str, round: int = 0, client: int = 0) -> np.random.Generator:
@@ -26,3 +29,10 @@ def rng(seed: int, purpose: str, round: int = 0, client: int = 0) -> np.random.G
 def integer_seed(seed: int, purpose: str, round: int = 0, client: int = 0) -> int:
     """A 63-bit integer from the same source, for libraries that take a seed (torch generators)."""
     return int(rng(seed, purpose, round, client).integers(2**63))
+
+
+def mixed(words: Words) -> Words:
+    """The finaliser of SplitMix64: one to one, and every bit in changes about half of the bits out."""
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))

@@ -8,8 +8,7 @@ random permutation pi of the n updates and buckets of s,
 The means differ less from each other than the updates did, so that a rule which compares them wrongs fewer honest ones;
 f attackers spoil f buckets at most.
 
-*Departures.* A last bucket of r < s updates is their mean (1/r), as in the authors' code: divided by s it would be
-short. The permutation depends on seed, round and the senders alone, not on the order in which updates arrive.
+*Departures.* A last bucket of r < s updates is their mean (1/r): divided by s it would be short. The permutation depends on seed, round and the senders alone, not on the order in which updates arrive.
 """
 
 from __future__ import annotations
@@ -17,15 +16,12 @@ from __future__ import annotations
 from typing import Annotated
 
 import numpy as np
-import numpy.typing as npt
 from torch import Tensor
 
 from sparsefed.defenses.base import require
 from sparsefed.defenses.combine import Pre, Stack
-from sparsefed.rng import rng
+from sparsefed.rng import mixed, rng
 from sparsefed.types import Context, IntArray
-
-_Words = npt.NDArray[np.uint64]
 
 
 def bucketing(size: Annotated[int, "s, how many updates are averaged into one"] = 2) -> Pre:
@@ -48,15 +44,8 @@ def shuffled(senders: IntArray, context: Context) -> IntArray:
     keys = rng(context.seed, "bucketing", context.round).integers(2**64, size=2, dtype=np.uint64)
     words = senders.astype(np.uint64)
     for key in keys:
-        words = _mixed(words ^ key)
+        words = mixed(words ^ key)
     return np.argsort(words, kind="stable")
-
-
-def _mixed(words: _Words) -> _Words:
-    """The finaliser of SplitMix64: one to one, and every bit in changes about half of the bits out."""
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return words ^ (words >> np.uint64(31))
 
 
 def _write_mean(mean: Tensor, rows: Tensor, bucket: IntArray) -> None:

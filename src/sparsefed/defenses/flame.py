@@ -32,8 +32,8 @@ from torch import Tensor
 
 from sparsefed.defenses.base import Combine, Flow, clip_factors, no_state, require
 from sparsefed.defenses.combine import stack
+from sparsefed.defenses.dp_noise import normal
 from sparsefed.errors import ConfigError, unknown
-from sparsefed.rng import rng
 from sparsefed.types import Block, Context, State
 from sparsefed.vectors.rows import row_norms, weighted_sum
 
@@ -63,7 +63,7 @@ def flame(
         norms = row_norms(rows)
         median = float(norms.quantile(0.5))
         vector = weighted_sum(rows, admitted * clip_factors(norms, median) / admitted.sum())
-        noised = vector + _noise(len(vector), noise * median, context).to(vector) if noise else vector
+        noised = normal(context, "flame", vector).mul_(noise * median).add_(vector) if noise else vector
         return Flow(state, noised, {"selected": float(admitted.sum())})
 
     return Combine(no_state, step)
@@ -71,11 +71,6 @@ def flame(
 
 def _admitted(rows: Tensor, theta: Tensor | None) -> Tensor:
     return torch.from_numpy(majority(cosine_distances(rows, theta).cpu().numpy())).to(rows.device)
-
-
-def _noise(d: int, sigma: float, context: Context) -> Tensor:
-    drawn = rng(context.seed, "flame", context.round).standard_normal(d, dtype=np.float32)
-    return torch.from_numpy(drawn) * sigma
 
 
 def cosine_distances(rows: Tensor, theta: Tensor | None = None) -> Tensor:
