@@ -380,7 +380,7 @@ def test_list_has_every_entry_of_every_dict_and_every_key(sparsefed: Nursery) ->
     keys = {entry["name"]: entry for entry in found["config keys"]}
     assert keys["train.lr"] == {"name": "train.lr", "type": "float", "default": 0.2}
     assert keys["data.devices"]["default"] == 10_000
-    assert {"rounds", "threat.share", "attack.auxiliary", "model.name", "defense.name"} <= keys.keys()
+    assert {"rounds", "threat.share", "attack.name", "threat.knowledge", "model.name", "defense.name"} <= keys.keys()
 
 
 def test_list_can_be_asked_for_a_kind_or_a_name(sparsefed: Nursery) -> None:
@@ -422,7 +422,9 @@ def test_a_run_with_noise_says_what_it_guarantees(sparsefed: Nursery, config: Pa
     here, noise = config.parent, ("--set", "defense={name='dp_noise', sigma=0.5}")
     out = sparsefed.run("run", config, *noise, cwd=here).fine()
     assert re.search(r"mine: epsilon = [\d.]+ at delta = 1e-05", out)
-    out = sparsefed.run("run", config, *noise, "--set", "defense.placement=update", "--set", "name=late", cwd=here).fine()
+    out = sparsefed.run(
+        "run", config, *noise, "--set", "defense.placement=update", "--set", "name=late", cwd=here
+    ).fine()
     assert "late: no guarantee: the noise is added after momentum" in out
     sparsefed.run("report", "runs", cwd=here).fine()
     page = (here / "runs/report.html").read_text()

@@ -99,7 +99,9 @@ def without(key: str) -> dict[str, Any]:
         ("defense.feedback=sideways", ["feedback", "'momentum'", "'update'"]),
         ("attack.epoch=3", ["pgd", "did you mean 'epochs'"]),
         ("attack.to_budget=True", ["to_budget is 'True'", "bool"]),
-        ("attack.auxiliary=0", ["attack.auxiliary is 0"]),
+        ("attack.auxiliary=0.5", ["auxiliary is 0.5", "must be int"]),
+        ("threat.per_round=31", ["one of share, count, ids, per_round"]),
+        ("threat.knowledge=[\"honest\"]", ["threat.knowledge.0", "honest updates", "server state"]),
         ("threat.count=301", ["301 attackers", "300 devices"]),
         ("threat.count=-1", ["count of attackers is -1"]),
         ("threat.share=0.1", ["one of share, count, ids"]),
@@ -204,6 +206,7 @@ def test_files_that_are_no_config(tmp_path: Path) -> None:
     ("override", "says"),
     [
         ("defense.k=651", ["k is 651", "650"]),
+        ("attack.auxiliary=0", ["auxiliary = 0", "1 to 296"]),
         ("attack.auxiliary=297", ["auxiliary = 297", "297 test points", "1 to 296"]),
         ("attack.epochs=0", ["epochs = 0", "positive"]),
         ("data.devices=2000", ["1500 examples", "2000 devices"]),
@@ -325,7 +328,7 @@ def test_set_reads_values_as_toml_and_bare_words_as_text(seed: int, lr: float, f
     config = configs.parse(BASE, overrides)
     assert (config.seed, config.train.lr, config.name) == (seed, lr, word)
     assert config.attack is not None
-    assert config.attack.params == {"to_budget": flag}
+    assert config.attack.params == {"auxiliary": 50, "to_budget": flag}
 
 
 def test_set_reads_lists_and_quoted_text_and_makes_tables() -> None:

@@ -16,6 +16,7 @@ import torch
 
 from sparsefed import config as configs
 from sparsefed import runs
+from sparsefed.attacks import Attack
 from sparsefed.config import Experiment
 from sparsefed.defenses import DEFENSES
 from sparsefed.simulate import RoundReport, ServerState, simulate, start
@@ -184,7 +185,7 @@ def test_devices_that_send_garbage_are_dropped_and_counted() -> None:
     def garbage(knowledge: Any) -> torch.Tensor:  # noqa: ARG001
         return torch.full_like(built.theta, float("nan"))
 
-    broken = replace(built, protocol=replace(built.protocol, attack=garbage))
+    broken = replace(built, protocol=replace(built.protocol, attack=Attack(garbage)))
     reports = run(broken)
     assert all(r.metrics["dropped"] == r.metrics["attackers"] for r in reports)
     assert sum(r.metrics["dropped"] for r in reports) > 50

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from sparsefed import data
-from sparsefed.attacks import ATTACKS
+from sparsefed.attacks import ATTACKS, Attacker
 from sparsefed.client import ENGINES
 from sparsefed.config import Config
 from sparsefed.data.partition import PARTITIONS
@@ -44,7 +44,7 @@ KEYS = {
 }
 
 
-COLUMNS = ("name", "type", "default", "summary", "needs", "parameters")
+COLUMNS = ("name", "type", "default", "summary", "goal", "needs", "parameters")
 NEEDS = (
     "needs: what a rule must see beyond norms and sums. rows: the updates themselves, a block at a time; all rows: "
     "every update of a round at once, so that memory grows with the cohort; history: who sent what in earlier rounds; "
@@ -66,7 +66,7 @@ def catalogue() -> dict[str, list[Entry]]:
             if p.name not in ("mode", "preset")
         ],
         "pre-aggregations": [_entry(name, builder) for name, builder in PRE.items()],
-        "attacks": [_entry(name, builder, skip=1) for name, builder in ATTACKS.items()],
+        "attacks": [_attack(name, attacker) for name, attacker in ATTACKS.items()],
         "models": [_entry(name, builder, skip=2) for name, builder in MODELS.items()],
         "data sets": [{"name": name, "summary": record.description} for name, record in data.DATASETS.items()],
         "partitions": _plain(PARTITIONS),
@@ -127,6 +127,13 @@ def _entry(name: str, builder: Callable[..., Any], skip: int = 0, beside: Mappin
     found = [asdict(p) for p in parameters(builder, skip)]
     found += [{**asdict(p), "default": beside[p.name]} for p in parameters(Frame) if p.name in beside]
     return {"name": name, "summary": _summary(builder), "parameters": found}
+
+
+def _attack(name: str, attacker: Attacker) -> Entry:
+    entry = _entry(name, attacker.method, skip=1)
+    after = [asdict(p) for p in parameters(attacker.goal, 1)]
+    goal = {"goal": _summary(attacker.goal), "paper": attacker.paper}
+    return {**entry, **goal, "parameters": after + entry["parameters"]}
 
 
 def _plain(known: Mapping[str, Callable[..., Any]]) -> list[Entry]:

@@ -23,12 +23,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from torch import Tensor, nn
 
 from sparsefed import data
-from sparsefed.attacks import ATTACKS, Attack, AuxiliarySet, auxiliary_set
+from sparsefed.attacks import ATTACKS, NEEDS, Attack, Attacker, Goal, Need, Scene, equip
+from sparsefed.attacks.goals import labels
+from sparsefed.attacks.named import check_parameters
 from sparsefed.client import ENGINES, MEMORY_BUDGET
 from sparsefed.data.partition import PARTITIONS
 from sparsefed.defenses import DEFENSES, assemble
 from sparsefed.errors import ConfigError, unknown
-from sparsefed.federation import SAMPLING, Federation, ThreatModel, federate, malicious_ids
+from sparsefed.federation import SAMPLING, WHO, Federation, ThreatModel, federate, malicious_ids
 from sparsefed.models import MODELS
 from sparsefed.parameters import check_arguments
 from sparsefed.privacy import Guarantee, of_run
@@ -102,15 +104,11 @@ class ThreatTable(_Table):
     share: Number | None = None
     count: Whole | None = None
     ids: tuple[Whole, ...] | None = None
+    per_round: Whole | None = None
     start: Whole = 1
     stop: Whole | None = None
     every: Whole = 1
-
-
-class AttackTable(Named):
-    """What the compromised devices do."""
-
-    auxiliary: Count = 500
+    knowledge: tuple[Need, ...] = ("own data",)
 
 
 class Config(_Table):
@@ -126,7 +124,7 @@ class Config(_Table):
     train: TrainTable = TrainTable()
     defense: Named = Named(name="undefended")
     threat: ThreatTable = ThreatTable()
-    attack: AttackTable | None = None
+    attack: Named | None = None
 
     @field_validator("name")
     @classmethod
@@ -313,17 +311,22 @@ def _check(config: Config) -> None:
 
 def _check_threat(config: Config) -> None:
     threat, devices = _threat(config), config.data.devices
-    anybody = bool(threat.share or threat.count or threat.ids)
+    anybody = bool(threat.share or threat.count or threat.ids or threat.per_round)
     if config.attack:
-        check_arguments(f"attack {config.attack.name}", _attacker(config.attack), config.attack.params, skip=1)
+        check_parameters(f"attack {config.attack.name}", _attacker(config.attack), config.attack.params)
     if config.attack and not anybody:
-        raise ConfigError("there is an [attack] but nobody to carry it out; add [threat] with share, count or ids")
+        raise ConfigError(f"there is an [attack] but nobody to carry it out; add [threat] with one of {', '.join(WHO)}")
     if anybody and not config.attack:
         raise ConfigError(f"there is a [threat] but no [attack]; {_example('attack')}")
     if anybody and threat.start > config.rounds:
         raise ConfigError(
             f"threat.start is {threat.start}, but the run ends at round {config.rounds}, so nobody would attack; "
             f"use at most {config.rounds}"
+        )
+    if threat.per_round is not None and threat.per_round > config.train.cohort:
+        raise ConfigError(
+            f"threat.per_round is {threat.per_round}, but a round has only {config.train.cohort} devices; "
+            "use at most that"
         )
     if devices is not None:
         malicious_ids(threat, devices, config.seed)  # refuses more attackers than devices
@@ -340,8 +343,12 @@ def _model(config: Config) -> Callable[..., Any]:
     return _function("model", config.model.name, MODELS)
 
 
-def _attacker(table: AttackTable) -> Callable[..., Any]:
-    return _function("attack", table.name, ATTACKS)
+def _attacker(table: Named) -> Attacker:
+    """A listed attack, or a method of the user's own, which serves the paper's goal: test points with wrong labels."""
+    found = resolve("attack", table.name, ATTACKS)
+    if isinstance(found, Attacker):
+        return found
+    return Attacker(_function("attack", table.name, {}), "", labels)
 
 
 def _schedule(config: Config) -> Schedule:
@@ -417,7 +424,7 @@ def build(config: Config, load: Callable[[data.DataSet], Arrays] = data.load) ->
     defense.init(task.d)  # refuses what cannot work for a model of this size
     engine = resolve("engine", config.train.engine, ENGINES)(task, dtype, config.train.memory_mb * 2**20)
     federation = _federation(config, arrays)
-    auxiliary, attack = _attack(config, arrays)
+    goal, attack = _attack(config, arrays)
     protocol = Protocol(
         federation=federation,
         engine=engine,
@@ -431,7 +438,7 @@ def build(config: Config, load: Callable[[data.DataSet], Arrays] = data.load) ->
         layers=tuple(slot.stop - slot.start for slot in task.slots),
         root=_root(config, arrays),
     )
-    return Experiment(config, protocol, task.initial(), _evaluation(task, arrays, dtype, auxiliary))
+    return Experiment(config, protocol, task.initial(), _evaluation(task, arrays, dtype, goal))
 
 
 def _task(config: Config, arrays: Arrays) -> Task:
@@ -477,30 +484,36 @@ def _root(config: Config, arrays: Arrays) -> Batch | None:
     return Batch(x, y, np.array([size]))
 
 
-def _attack(config: Config, arrays: Arrays) -> tuple[AuxiliarySet | None, Attack | None]:
-    if config.attack is None:
+def _attack(config: Config, arrays: Arrays) -> tuple[Goal | None, Attack | None]:
+    table = config.attack
+    if table is None:
         return None, None
-    x, y = torch.from_numpy(arrays.x_test), torch.from_numpy(arrays.y_test)
-    auxiliary = auxiliary_set(x, y, config.attack.auxiliary, len(arrays.classes), config.seed)
-    return auxiliary, _attacker(config.attack)(auxiliary, **config.attack.params)
+    x, y, x_test, y_test = map(torch.from_numpy, (arrays.x_train, arrays.y_train, arrays.x_test, arrays.y_test))
+    scene = Scene(x, y, x_test, y_test, len(arrays.classes), config.seed)
+    goal, attack = equip(f"attack {table.name}", _attacker(table), scene, table.params)
+    missing = [need for need in NEEDS if need in attack.needs and need not in config.threat.knowledge]
+    if missing:
+        raise ConfigError(
+            f"attack {table.name} needs to know {' and '.join(map(repr, missing))}, which its attackers are not "
+            "granted; add it to threat.knowledge, or choose an attack that does without"
+        )
+    return goal, attack
 
 
-def _evaluation(
-    task: Task, arrays: Arrays, dtype: torch.dtype, auxiliary: AuxiliarySet | None
-) -> Callable[[Tensor], Metrics]:
-    """Test loss and accuracy without the auxiliary points, and attack accuracy on them."""
+def _evaluation(task: Task, arrays: Arrays, dtype: torch.dtype, goal: Goal | None) -> Callable[[Tensor], Metrics]:
+    """Test loss and accuracy without the points that the attackers are after, and attack accuracy on these."""
     evaluate = evaluator(task, dtype)
     x, y = torch.from_numpy(arrays.x_test), torch.from_numpy(arrays.y_test)
     clean = torch.ones(len(y), dtype=torch.bool)
-    if auxiliary is not None:
-        clean[auxiliary.positions] = False
+    if goal is not None:
+        clean[goal.positions] = False
     x, y = x[clean], y[clean]
 
     def metrics(theta: Tensor) -> Metrics:
         test = evaluate(theta, x, y)
         found: dict[str, Any] = {"test_loss": test.loss, "test_accuracy": test.accuracy(y)}
-        if auxiliary is not None:
-            found["attack_accuracy"] = evaluate(theta, auxiliary.x, auxiliary.y).accuracy(auxiliary.y)
+        if goal is not None:
+            found["attack_accuracy"] = evaluate(theta, goal.test_x, goal.test_y).accuracy(goal.test_y)
         return found
 
     return metrics

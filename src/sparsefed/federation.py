@@ -17,8 +17,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from sparsefed.attacks.base import NEEDS, Need
 from sparsefed.data.partition import Partition
-from sparsefed.errors import ConfigError
+from sparsefed.errors import ConfigError, unknown
 from sparsefed.rng import Words, mixed, rng
 from sparsefed.types import Batch, IntArray
 
@@ -80,23 +81,33 @@ def _feistel(values: IntArray, base: int, keys: Words) -> IntArray:
     return (left * np.uint64(base) + right).astype(np.int64)
 
 
+WHO = ("share", "count", "ids", "per_round")
+
+
 @dataclass(frozen=True)
 class ThreatModel:
     """Which devices are compromised, and in which rounds they act; by default nobody is.
 
-    Who: a `share` of the population, or a `count`, drawn once from the seed; or fixed `ids`.
+    Who: a `share` of the population, or a `count`, drawn once from the seed; or fixed `ids`; or, whoever they are,
+    `per_round` devices of each round's cohort, drawn anew each time.
+    Knowing: the public facts of a round and what `knowledge` lists, see `attacks.base.Need`.
     When: rounds `start`, `start + every`, ... up to and including `stop`; without `stop`, to the end.
     """
 
     share: float | None = None
     count: int | None = None
     ids: tuple[int, ...] | None = None
+    per_round: int | None = None
     start: int = 1
     stop: int | None = None
     every: int = 1
+    knowledge: tuple[Need, ...] = ("own data",)  # what the attackers are granted beyond the public facts
 
     def __post_init__(self) -> None:
         _check_who(self)
+        for need in self.knowledge:
+            if need not in NEEDS:
+                raise ConfigError(unknown("knowledge", need, NEEDS))
         if self.start < 1 or self.every < 1:
             raise ConfigError(
                 f"attackers act from round start = {self.start} on, once in every = {self.every} rounds; both must be "
@@ -110,13 +121,15 @@ class ThreatModel:
 
 
 def _check_who(threat: ThreatModel) -> None:
-    named = [name for name in ("share", "count", "ids") if getattr(threat, name) is not None]
+    named = [name for name in WHO if getattr(threat, name) is not None]
     if len(named) > 1:
-        raise ConfigError(f"a threat model takes one of share, count, ids, but was given {' and '.join(named)}")
+        raise ConfigError(f"a threat model takes one of {', '.join(WHO)}, but was given {' and '.join(named)}")
     if threat.share is not None and not 0 <= threat.share < 1:
         raise ConfigError(f"the share of attackers is {threat.share}; use 0 to below 1, for instance 0.02 for 2 %")
-    if threat.count is not None and threat.count < 0:
-        raise ConfigError(f"the count of attackers is {threat.count}; use 0 or more")
+    for name in ("count", "per_round"):
+        value = getattr(threat, name)
+        if value is not None and value < 0:
+            raise ConfigError(f"the {name} of attackers is {value}; use 0 or more")
     if threat.ids is not None and (min(threat.ids, default=0) < 0 or len(set(threat.ids)) < len(threat.ids)):
         raise ConfigError("the ids of attackers must be different numbers from 0; one is negative or given twice")
 
@@ -195,7 +208,16 @@ class Federation:
 
     def attackers(self, ids: IntArray, round: int) -> BoolArray:
         """Which of these devices misbehave in this round."""
+        if self.threat.per_round is not None:
+            return self._drawn(len(ids), round)
         return malicious_mask(ids, self.malicious if acts(self.threat, round) else self.malicious[:0])
+
+    def _drawn(self, cohort: int, round: int) -> BoolArray:
+        mask = np.zeros(cohort, bool)
+        if acts(self.threat, round):
+            draw = rng(self.seed, "attackers of a round", round)
+            mask[draw.choice(cohort, min(cohort, self.threat.per_round or 0), replace=False)] = True
+        return mask
 
     def sizes(self, ids: IntArray) -> IntArray:
         """How many examples these devices own."""

@@ -41,12 +41,13 @@ def check_arguments(
     skip: int = 0,
     hidden: Collection[str] = (),
     beside: Callable[..., Any] | None = None,
+    beside_skip: int = 0,
 ) -> None:
     """Refuse unknown, missing and mistyped parameters, with the valid ones; `hidden` are not the user's to give.
 
     `beside` takes the parameters that are not the builder's own.
     """
-    known = parameters(builder, skip) + (parameters(beside) if beside else ())
+    known = parameters(builder, skip) + (parameters(beside, beside_skip) if beside else ())
     _check_skipped(name, builder, skip)
     if not any(p.kind is p.VAR_KEYWORD for p in _taken(builder)):
         for key in [key for key in given if key not in {p.name for p in known}]:

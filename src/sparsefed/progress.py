@@ -96,7 +96,7 @@ def _columns(width: int, rounds: Mapping[str, int]) -> list[ProgressColumn]:
 def introduction(configs: Sequence[Config]) -> str:
     """What the runs of a demo have in common, for somebody who is about to watch them."""
     one = configs[0]
-    points, share = one.attack.auxiliary if one.attack else 0, one.threat.share or 0
+    points, share = one.attack.params.get("auxiliary", 0) if one.attack else 0, one.threat.share or 0
     names = ", ".join(config.name for config in configs)
     return (
         f"{one.data.devices} devices share {one.data.name} ({one.data.partition}), {share:.0%} of them collude: they "

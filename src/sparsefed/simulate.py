@@ -157,17 +157,53 @@ def _blocks(
 ) -> Iterator[Block]:
     federation, theta = protocol.federation, state.theta
     norms: list[float] = []
+    seen: list[Tensor] = []  # what the attackers see of the others, where they do
+    attack = protocol.attack if len(hostile) else None
     if len(honest):
         cohort = Cohort(honest, federation.sizes(honest), federation.gather)
         for block in protocol.engine(theta, cohort, _local_step(protocol, context)):
             watched = _Watched(block)
             norms += watched.norms().tolist()
+            if attack is not None and "honest updates" in attack.needs:
+                seen.append(watched.rows())
             yield watched
             del block, watched  # its memory must be free while the next one is computed
         watch.honest = median(norms)
-    if len(hostile) and protocol.attack is not None and protocol.gradient is not None:
-        budget = protocol.defense.budget(state.defense, context)
-        update = protocol.attack(Knowledge(context.round, theta, budget, protocol.gradient, protocol.seed))
+    if attack is not None and protocol.gradient is not None:
+        update = attack(_knowledge(protocol, attack, state, context, len(honest), hostile, seen))
         sent = _Watched(RowsBlock(update.expand(len(hostile), -1), hostile))
-        watch.hostile = float(sent.norms()[0])
+        watch.hostile = float(sent.norms().median())
         yield sent
+
+
+def _knowledge(
+    protocol: Protocol,
+    attack: Attack,
+    state: ServerState,
+    context: Context,
+    honest: int,
+    hostile: IntArray,
+    seen: list[Tensor],
+) -> Knowledge:
+    """The public facts, and of the rest what the attack said it needs: whether it may is settled before a run."""
+    defense, needs = protocol.defense, attack.needs
+    assert protocol.gradient is not None
+    remembered = state.defense if "server state" in needs else defense.init(len(state.theta))
+
+    def serve(rows: Tensor) -> Tensor:
+        return defense.step(remembered, [RowsBlock(rows)], context).delta
+
+    return Knowledge(
+        context.round,
+        state.theta,
+        defense.budget(state.defense, context),
+        protocol.gradient,
+        protocol.seed,
+        attackers=len(hostile),
+        scale=context.lr if protocol.device_lr else 1.0,
+        cohort=honest + len(hostile),
+        own=protocol.federation.gather(hostile) if "own data" in needs else None,
+        honest=torch.cat(seen) if "honest updates" in needs and seen else None,
+        serve=serve if "defense" in needs else None,
+        server=state.defense if "server state" in needs else None,
+    )

@@ -1,8 +1,9 @@
 """What an attacker may know, and what an attack is.
 
 The threat model is a type: an attack is given one frozen `Knowledge` and nothing else, so that what it uses can be read
-off its code. Who is compromised and when they act is the federation's business; what the server then does with the
-update is the defense's.
+off its code. It says beforehand what it must know beyond the public facts (`needs`), and a run whose attackers are not
+granted that does not start. Who is compromised and when they act is the federation's business; what the server then
+does with the updates is the defense's.
 """
 
 from __future__ import annotations
@@ -10,53 +11,62 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, TypeVar, get_args
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from sparsefed.errors import ConfigError
-from sparsefed.rng import rng
+from sparsefed.types import Batch, State
+
+# What attackers may be granted beyond the public facts of a round (the model, the schedule, the norm that the server
+# enforces) and the points they chose themselves:
+#   own data         what the compromised devices of the round hold
+#   defense          the server's rule with its parameters: they can try out what it would make of any updates
+#   honest updates   what the honest devices of this round send
+#   server state     momentum, memory: what the server remembers
+Need = Literal["own data", "defense", "honest updates", "server state"]
+NEEDS: tuple[Need, ...] = get_args(Need)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Knowledge:
-    """What the attackers of a round know: the public model, their own data, and the norm that the server enforces."""
+    """What the attackers of a round know: public facts first, then what they were granted, None where they were not."""
 
     round: int
     theta: Tensor  # float32 [d], the model that every device of the round downloads
     budget: float  # the l2 norm to which the server clips an update; inf if it does not
     gradient: Callable[[Tensor, Tensor, Tensor], Tensor]  # (theta, x, y) -> gradient of the mean loss [d]
     seed: int
+    attackers: int = 1  # compromised devices that take part in this round
+    scale: float = 1.0  # what an honest device multiplies its gradient by: 1, or lr(t) in FedAvg mode
+    cohort: int = 1  # devices that take part, the attackers with them
+    own: Batch | None = None  # "own data": device after device
+    honest: Tensor | None = None  # "honest updates": float32 [m, d]
+    serve: Callable[[Tensor], Tensor] | None = None  # "defense": all updates [n, d] -> what the server would subtract
+    server: State | None = None  # "server state"; without it, `serve` starts from a server that remembers nothing
 
 
-class Attack(Protocol):
-    """Crafts the update that every attacker of a round sends: `theta_before - theta_after`, like any other."""
-
-    def __call__(self, knowledge: Knowledge) -> Tensor: ...
+Craft = Callable[[Knowledge], Tensor]  # -> [d], which all attackers of the round send, or [attackers, d], one each
 
 
 @dataclass(frozen=True)
-class AuxiliarySet:
-    """Points whose labels the attackers want changed (Bhagoji et al. 2019): test points with wrong labels."""
+class Attack:
+    """Crafts what the attackers of a round send: `theta_before - theta_after`, like any other update."""
 
-    x: Tensor  # raw examples [s, ...]
-    y: Tensor  # int64 [s], the labels wanted
-    positions: Tensor  # int64 [s], where they stand in the test set: test accuracy leaves them out
+    craft: Craft
+    needs: frozenset[Need] = frozenset()
+
+    def __call__(self, knowledge: Knowledge) -> Tensor:
+        return self.craft(knowledge)
 
 
-def auxiliary_set(x: Tensor, y: Tensor, s: int, classes: int, seed: int) -> AuxiliarySet:
-    """s test points drawn without replacement, each with one of its wrong labels, all equally likely."""
-    if not 1 <= s < len(y):
-        raise ConfigError(
-            f"auxiliary = {s} points cannot be drawn from {len(y)} test points with some left to test on; "
-            f"use 1 to {len(y) - 1}"
-        )
-    generator = rng(seed, "auxiliary set")
-    positions = torch.from_numpy(np.sort(generator.choice(len(y), s, replace=False)))
-    shift = torch.from_numpy(generator.integers(1, classes, s))
-    return AuxiliarySet(x[positions], (y[positions] + shift) % classes, positions)
+def granted(value: T | None, need: Need) -> T:
+    """What the attackers were granted; an attack that forgot to say it needs it fails here, not in silence."""
+    if value is None:
+        raise ConfigError(f"the attack uses '{need}', which its attackers were not granted")
+    return value
 
 
 def project(vector: Tensor, radius: float) -> Tensor:

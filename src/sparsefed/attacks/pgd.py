@@ -16,34 +16,35 @@ from typing import Annotated
 
 from torch import Tensor
 
-from sparsefed.attacks.base import Attack, AuxiliarySet, Knowledge, project, rescale
+from sparsefed.attacks.base import Attack, Knowledge, project, rescale
+from sparsefed.attacks.goals import Goal
 from sparsefed.errors import ConfigError
 from sparsefed.rng import rng
 
 
 def pgd(
-    auxiliary: AuxiliarySet,
+    goal: Goal,
     *,
-    epochs: Annotated[int, "PGD steps; each takes one batch of the auxiliary set"] = 5,
-    batch: Annotated[int, "auxiliary points a step"] = 100,
+    epochs: Annotated[int, "PGD steps; each takes one batch of the goal's points"] = 5,
+    batch: Annotated[int, "of the goal's points, in a step"] = 100,
     step: Annotated[float, "eta, the length of a step"] = 0.02,
     boost: Annotated[float, "factor on the attacker's loss"] = 20.0,
     to_budget: Annotated[bool, "stretch the update to exactly the norm that the server enforces"] = True,
 ) -> Attack:
-    """Colluding PGD on test points with wrong labels, within the norm that the server enforces."""
+    """Colluding PGD on the points and labels of the goal, within the norm that the server enforces."""
     if epochs < 1 or batch < 1 or step <= 0 or boost <= 0:
         raise ConfigError(
             f"pgd: epochs = {epochs}, batch = {batch}, step = {step}, boost = {boost}; all must be positive"
         )
-    batch = min(batch, len(auxiliary.y))
+    batch = min(batch, len(goal.y))
 
     def craft(knowledge: Knowledge) -> Tensor:
         update = knowledge.theta.new_zeros(knowledge.theta.shape)
         for epoch in range(epochs):
-            drawn = rng(knowledge.seed, "pgd batch", knowledge.round, epoch).choice(len(auxiliary.y), batch, False)
-            x, y = auxiliary.x[drawn], auxiliary.y[drawn]
+            drawn = rng(knowledge.seed, "pgd batch", knowledge.round, epoch).choice(len(goal.y), batch, False)
+            x, y = goal.x[drawn], goal.y[drawn]
             gradient = knowledge.gradient(knowledge.theta - update, x, y)
             update = project(update + step * boost * gradient, knowledge.budget)
         return rescale(update, knowledge.budget) if to_budget else update
 
-    return craft
+    return Attack(craft)

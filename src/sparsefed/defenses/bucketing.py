@@ -8,7 +8,8 @@ random permutation pi of the n updates and buckets of s,
 The means differ less from each other than the updates did, so that a rule which compares them wrongs fewer honest ones;
 f attackers spoil f buckets at most.
 
-*Departures.* A last bucket of r < s updates is their mean (1/r): divided by s it would be short. The permutation depends on seed, round and the senders alone, not on the order in which updates arrive.
+*Departures.* A last bucket of r < s updates is their mean (1/r): divided by s it would be short. The permutation
+depends on seed, round and the senders alone, not on the order in which updates arrive.
 """
 
 from __future__ import annotations

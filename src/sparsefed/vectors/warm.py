@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from importlib import import_module
 
 logger = logging.getLogger(__name__)
 
@@ -16,6 +17,7 @@ SILENCE = 1.0  # seconds: kernels from the cache are loaded faster, and need no 
 @functools.cache
 def warm_up(rehearsal: Callable[[], object]) -> float:
     """Call what calls kernels, so that they are compiled or loaded from the cache; the seconds it took, once."""
+    import_module("numba")  # a moment of its own, which is no compilation
     word = threading.Timer(SILENCE, _say_so, [rehearsal.__module__])
     word.daemon = True
     begin = time.perf_counter()
