@@ -14,7 +14,7 @@ LAYERS = (
     ("types", "rng", "errors", "parameters", "toml", "memory"),
     ("vectors",),
     ("defenses", "attacks", "data", "models"),
-    ("federation", "task", "client", "schedule", "privacy"),
+    ("federation", "task", "client", "schedule", "privacy", "metrics"),
     ("simulate",),
     ("config", "runs"),
     ("report",),

@@ -237,3 +237,28 @@ def test_the_example_with_a_users_own_model_runs_and_is_short() -> None:
     out = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True).stdout
     attacked = {line.split()[0]: float(line.split()[-1].rstrip("%")) for line in out.splitlines()}
     assert attacked["undefended"] > 80 and attacked["sparsefed"] < attacked["undefended"] - 30
+
+
+def test_what_attackers_get_into_the_model_is_measured() -> None:
+    """The plain mean without momentum, 6 of 30 devices sending ones: share and landing from their definitions."""
+    built = experiment(defense={"name": "mean", "rho": 0.0}, threat={"per_round": 6})
+    ones = replace(built.protocol, attack=Attack(lambda knowledge: torch.ones_like(knowledge.theta)))
+    begin = start(ones, built.theta)
+    report = next(simulate(ones, begin, 1))
+    delta = (begin.theta - report.state.theta).double()
+    theirs = torch.full_like(delta, report.metrics["lr"] * 6 / 30)
+    assert report.metrics["attack_share"] == pytest.approx(float(delta @ theirs / (delta @ delta)), rel=1e-4)
+    assert report.metrics["attack_landed"] == pytest.approx(1.0)
+    sparse = replace(ones, defense=experiment(threat={"per_round": 6}).protocol.defense)
+    landed = next(simulate(sparse, start(sparse, built.theta), 1)).metrics
+    assert landed["attack_landed"] == pytest.approx(60 / len(built.theta))  # k = 60 of d coordinates, all alike
+    quiet = next(simulate(replace(ones, attack=None), begin, 1)).metrics
+    assert "attack_share" not in quiet
+
+
+def test_per_round_attackers_are_drawn_anew_each_round() -> None:
+    built = experiment(threat={"per_round": 3, "start": 2, "every": 2})
+    federation = built.protocol.federation
+    assert [r.metrics["attackers"] for r in run(built, rounds=6)] == [0, 3, 0, 3, 0, 3]
+    drawn = [federation.cohort(r)[federation.attackers(federation.cohort(r), r)].tolist() for r in (2, 2, 4)]
+    assert drawn[0] == drawn[1] != drawn[2]

@@ -20,9 +20,10 @@ from torch import Tensor
 from sparsefed.attacks import Attack, Knowledge
 from sparsefed.client import Cohort, Engine, LocalStep
 from sparsefed.federation import Federation
+from sparsefed.metrics import reach
 from sparsefed.rng import integer_seed
 from sparsefed.schedule import Schedule
-from sparsefed.types import Batch, Block, Context, Defense, IntArray, State
+from sparsefed.types import Batch, Block, Context, Defense, IntArray, State, Step
 from sparsefed.vectors.blocks import RowsBlock
 
 Metrics = Mapping[str, Any]
@@ -92,6 +93,7 @@ def run_round(protocol: Protocol, state: ServerState) -> RoundReport:
         "attacker_norm": watch.hostile,
         "budget": budget if math.isfinite(budget) else None,
         "update_norm": float(torch.linalg.vector_norm(step.delta, dtype=torch.float64)),
+        **_reach(protocol, watch, step, context),
         **{name: value for name, value in step.stats.items() if name not in UNREPORTED},
     }
     return RoundReport(after, metrics, time.perf_counter() - began)
@@ -118,10 +120,20 @@ def simulate(
 
 @dataclass
 class _Watch:
-    """The norms that went by, as sent."""
+    """The norms that went by, as sent, and what the attackers' updates add up to, each cut to the enforced norm."""
 
     honest: float | None = None  # median
     hostile: float | None = None
+    theirs: Tensor | None = None  # [d]
+
+
+def _reach(protocol: Protocol, watch: _Watch, step: Step, context: Context) -> Metrics:
+    """What the attackers of the round got into the model; nothing where nobody attacked."""
+    kept = step.stats.get("received", 0) - step.stats.get("dropped", 0)
+    if watch.theirs is None or kept <= 0:
+        return {}
+    found = reach(step.delta, watch.theirs * ((1.0 if protocol.device_lr else context.lr) / kept))
+    return {} if found is None else {"attack_landed": found.landed, "attack_share": found.share}
 
 
 class _Watched:
@@ -173,7 +185,15 @@ def _blocks(
         update = attack(_knowledge(protocol, attack, state, context, len(honest), hostile, seen))
         sent = _Watched(RowsBlock(update.expand(len(hostile), -1), hostile))
         watch.hostile = float(sent.norms().median())
+        watch.theirs = _summed(sent, protocol.defense.budget(state.defense, context))
         yield sent
+
+
+def _summed(sent: _Watched, budget: float) -> Tensor | None:
+    norms = sent.norms()
+    usable = torch.isfinite(norms)
+    factors = torch.where(usable, torch.where(norms > budget, budget / norms, 1.0), 0.0)
+    return sent.weighted_sum(factors) if bool(usable.any()) else None
 
 
 def _knowledge(

@@ -1,0 +1,74 @@
+"""What an attack achieved, as numbers: of one round, and of a finished run beside its unattacked twin.
+
+Knows vectors, labels and counts; trains nothing.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Reach(NamedTuple):
+    """How much of what attackers sent in a round got into the model, and how much of what got in was theirs."""
+
+    landed: float  # the share of their summed update's squared length that lies on coordinates which were changed
+    share: float  # <delta, theirs> / |delta|^2: for a plain mean, theirs and the honest devices' add up to 1
+
+
+def reach(delta: Tensor, theirs: Tensor) -> Reach | None:
+    """From what the server subtracted [d] and the attackers' part of the mean [d], on the same scale; None if one is 0.
+
+    With server momentum or memory, what is subtracted also holds earlier rounds; then `share` is this round's part.
+
+    >>> reach(torch.tensor([0.0, 2.0]), torch.tensor([3.0, 1.0]))
+    Reach(landed=0.1, share=0.5)
+    """
+    change, part = delta.double(), theirs.double()
+    length, sent = float(change @ change), float(part @ part)
+    if length == 0 or sent == 0:
+        return None
+    changed = part[change != 0]
+    return Reach(float(changed @ changed) / sent, float(change @ part) / length)
+
+
+def outsized_impact(learned: float, influence: float, points: int, examples: int) -> float:
+    """The paper's OIF, |X_m| / (I n): points successfully poisoned, over the attackers' influence times the data.
+
+    `learned` is the attack accuracy on the `points`, `influence` the share of devices that are compromised (I), and
+    `examples` the size n of the training set: 1 means that attackers moved as many points as they own data.
+
+    >>> outsized_impact(0.5, 0.02, 500, 50_000)
+    0.25
+    """
+    return learned * points / (influence * examples)
+
+
+class Distances(NamedTuple):
+    """Between two models as flat vectors."""
+
+    l1: float
+    l2: float
+
+
+def distances(theta: Tensor, other: Tensor) -> Distances:
+    """|theta - other| in both norms.
+
+    >>> distances(torch.tensor([1.0, 1.0]), torch.tensor([4.0, -3.0]))
+    Distances(l1=7.0, l2=5.0)
+    """
+    difference = theta.double() - other.double()
+    return Distances(float(difference.abs().sum()), float(torch.linalg.vector_norm(difference)))
+
+
+def class_accuracies(predicted: Tensor, y: Tensor, classes: int) -> list[float | None]:
+    """The accuracy on the examples of each class; None where there are none.
+
+    >>> class_accuracies(torch.tensor([0, 1, 1]), torch.tensor([0, 0, 1]), 3)
+    [0.5, 1.0, None]
+    """
+    right = torch.bincount(y[predicted == y], minlength=classes).double()
+    of_all = torch.bincount(y, minlength=classes).double()
+    return [float(r / n) if n else None for r, n in zip(right, of_all, strict=True)]
