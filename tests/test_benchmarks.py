@@ -23,6 +23,7 @@ from benchmarks.round_process import CLEAR, STATUS, forget_peak, resident
 from benchmarks.timing import Contestant, excess, interleaved, ratio, spread
 from benchmarks.workers import ROOT, WorkerError, worker
 
+from sparsefed.attacks import ATTACKS
 from sparsefed.client import fused, loop
 
 needs_linux = pytest.mark.skipif(not CLEAR.exists(), reason="memory is read from Linux's /proc")
@@ -209,6 +210,13 @@ def test_aggregators_runs_and_writes_its_numbers(tmp_path: Path) -> None:
     assert found["ours / plain", "median"]["median"] > 0
     assert found["torch.sort / ours", "trimmed_mean f = 2"]["median"] > 0
     assert {"topk_memory / torch.add", "sketch and recovery: torch / ours"} <= {what for what, _ in found}
+
+
+def test_attacks_runs_and_writes_its_numbers(tmp_path: Path) -> None:
+    run("benchmarks.attacks", "--quick", "--json", f"{tmp_path}/k.json")
+    found = results(tmp_path / "k.json")
+    assert {what for what, _ in found} == {f"{name} / honest" for name in ATTACKS}
+    assert all(row["median"] > 0 for row in found.values())
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from importlib import import_module
 
 logger = logging.getLogger(__name__)
 
-SILENCE = 1.0  # seconds: kernels from the cache are loaded faster, and need no word
+SILENCE = 3.0  # seconds: kernels from the cache are loaded faster, and need no word
 
 
 @functools.cache
