@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
 from sparsefed import config as configs
-from sparsefed.attacks import Knowledge, auxiliary_set, pgd
+from sparsefed import data
+from sparsefed.attacks import ATTACKS, Attack, Goal, Knowledge, Need, Scene, auxiliary_set, equip, pgd
+from sparsefed.attacks.base import granted
+from sparsefed.defenses import build
 from sparsefed.errors import ConfigError
+from sparsefed.parameters import parameters
+from sparsefed.rng import rng
 from sparsefed.simulate import simulate, start
+from sparsefed.task import differentiator, image_normaliser, make_task
+from sparsefed.types import Batch, Context
+from sparsefed.vectors import RowsBlock
 
 TARGET = torch.linspace(-1, 1, 12)
 
@@ -106,6 +116,108 @@ def test_batches_change_with_the_round_and_nothing_else() -> None:
 def test_impossible_parameters_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match="all must be positive"):
         pgd(auxiliary_set(*points(), 10, 10, 0), **wrong)  # type: ignore[arg-type]
+
+
+# --- what holds for every attack -------------------------------------------------------------------------------------
+
+PUBLIC = {"round", "theta", "budget", "gradient", "seed", "attackers", "scale", "cohort"}
+GRANTED = {"own": "own data", "honest": "honest updates", "serve": "defense", "server": "server state"}
+PIXELS, CLASSES = 64, 10
+
+
+class Sealed:
+    """Knowledge that tells nothing but the public facts and what the attack said it needs."""
+
+    def __init__(self, record: Knowledge, needs: frozenset[str]) -> None:
+        self._record, self._needs = record, needs
+
+    def __getattr__(self, name: str) -> Any:
+        assert name in PUBLIC or GRANTED.get(name) in self._needs, f"read '{name}', which it did not declare"
+        return getattr(self._record, name)
+
+
+def scene() -> Scene:
+    arrays = data.load(data.DATASETS["digits"])
+    x, y, x_test, y_test = map(torch.from_numpy, (arrays.x_train, arrays.y_train, arrays.x_test, arrays.y_test))
+    return Scene(x, y, x_test, y_test, CLASSES, seed=5)
+
+
+def equipped(name: str) -> tuple[Goal | None, Attack]:
+    few = {"auxiliary": 20} if "auxiliary" in {p.name for p in parameters(ATTACKS[name].goal, 1)} else {}
+    return equip(name, ATTACKS[name], scene(), few)
+
+
+def all_there_is(round: int = 3, budget: float = 0.7, attackers: int = 3) -> Knowledge:
+    """A softmax layer on digits, 12 honest devices and 3 attackers with 5 examples each, a server with momentum."""
+    place = scene()
+    module = nn.Sequential(nn.Flatten(), nn.Linear(PIXELS, CLASSES))
+    task = make_task(module, image_normaliser((0.3,), (0.37,)))
+    theta = torch.from_numpy(rng(5, "theta").normal(size=task.d).astype(np.float32)) * 0.05
+    gradient = differentiator(task, torch.float32)
+    held = [slice(5 * i, 5 * i + 5) for i in range(15)]
+    honest = torch.stack([gradient(theta, place.x_train[h], place.y_train[h]) for h in held[attackers:]])
+    defense = build("sparsefed", k=40, clip_norm=budget)
+    context = Context(round, 0.1)
+    state = defense.step(defense.init(task.d), [RowsBlock(honest)], context).state
+    mine = slice(0, 5 * attackers)
+    return Knowledge(
+        round,
+        theta,
+        budget,
+        gradient,
+        seed=5,
+        attackers=attackers,
+        cohort=15,
+        own=Batch(place.x_train[mine], place.y_train[mine], np.full(attackers, 5)),
+        honest=honest,
+        serve=lambda rows: defense.step(state, [RowsBlock(rows)], context).delta,
+        server=state,
+    )
+
+
+@pytest.mark.parametrize("name", sorted(ATTACKS))
+@pytest.mark.parametrize("attackers", [1, 3])
+def test_every_attack_keeps_to_its_knowledge_its_budget_and_its_seed(name: str, attackers: int) -> None:
+    goal, attack = equipped(name)
+    record = all_there_is(attackers=attackers)
+    before = record.theta.clone(), granted(record.honest, "honest updates").clone()
+    sealed: Any = Sealed(record, attack.needs)
+    sent, again = attack(sealed), equipped(name)[1](sealed)
+    assert sent.dtype == torch.float32
+    assert sent.shape in {record.theta.shape, (attackers, len(record.theta))}
+    assert torch.equal(sent, again)
+    norms = torch.linalg.vector_norm(sent.reshape(-1, len(record.theta)), dim=1, dtype=torch.float64)
+    assert bool(torch.isfinite(sent).all()) and 0 < float(norms.max()) <= record.budget * (1 + 1e-6)
+    assert torch.equal(record.theta, before[0]) and torch.equal(granted(record.honest, "honest updates"), before[1])
+    assert (goal is None) == (ATTACKS[name].goal.__name__ == "untargeted")
+
+
+@pytest.mark.parametrize("name", sorted(ATTACKS))
+def test_every_attack_describes_itself(name: str) -> None:
+    attacker = ATTACKS[name]
+    assert (attacker.method.__doc__ or "").strip().partition("\n")[0].endswith(".")
+    assert any(year in attacker.paper for year in map(str, range(2015, 2030)))
+    for parameter in (*parameters(attacker.method, 1), *parameters(attacker.goal, 1)):
+        assert parameter.doc and not parameter.required
+
+
+def test_attackers_who_lack_knowledge_are_refused() -> None:
+    table = {**ATTACKED, "attack": {"name": "tests.test_attacks:curious", "auxiliary": 20}}
+    with pytest.raises(ConfigError, match=r"needs to know 'honest updates' and 'server state'.*threat\.knowledge"):
+        configs.build(configs.parse(table))
+    knows = {"share": 0.1, "knowledge": ["honest updates", "server state"]}
+    assert configs.build(configs.parse({**table, "threat": knows})).protocol.attack is not None
+
+
+def curious(goal: Goal) -> Attack:  # noqa: ARG001
+    """Sends what it knows."""
+    needs: frozenset[Need] = frozenset({"honest updates", "server state"})
+    return Attack(lambda knowledge: granted(knowledge.honest, "honest updates").mean(0), needs)
+
+
+def test_what_was_not_granted_is_not_there() -> None:
+    with pytest.raises(ConfigError, match="uses 'honest updates', which its attackers were not granted"):
+        curious(auxiliary_set(*points(), 10, 10, 0))(knowledge(1.0))
 
 
 # --- it bites --------------------------------------------------------------------------------------------------------

@@ -101,7 +101,7 @@ def without(key: str) -> dict[str, Any]:
         ("attack.to_budget=True", ["to_budget is 'True'", "bool"]),
         ("attack.auxiliary=0.5", ["auxiliary is 0.5", "must be int"]),
         ("threat.per_round=31", ["one of share, count, ids, per_round"]),
-        ("threat.knowledge=[\"honest\"]", ["threat.knowledge.0", "honest updates", "server state"]),
+        ('threat.knowledge=["honest"]', ["threat.knowledge.0", "honest updates", "server state"]),
         ("threat.count=301", ["301 attackers", "300 devices"]),
         ("threat.count=-1", ["count of attackers is -1"]),
         ("threat.share=0.1", ["one of share, count, ids"]),
