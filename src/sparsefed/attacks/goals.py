@@ -2,8 +2,7 @@
 
     labels     test points with wrong labels (Bhagoji et al. 2019; SparseFed's "auxiliary set")
     semantic   every example of a source class called the target class (SparseFed's 7 -> 1)
-    patch      whatever carries a trigger, a small patch, called the target class (Gu et al. 2017, BadNets)
-    edge       the least typical examples of a source class called the target class (Wang et al. 2020)
+    (patch, bars and edge, the backdoors' goals, are in `backdoor_goals`)
 
 An untargeted attack has no goal but to spoil the model, and is measured by test accuracy alone.
 """

@@ -6,10 +6,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sparsefed.attacks import goals
+from sparsefed.attacks import backdoor_goals, goals
+from sparsefed.attacks.badnets import badnets
 from sparsefed.attacks.base import Attack, Craft
+from sparsefed.attacks.dba import dba
+from sparsefed.attacks.fang import fang_krum, fang_trimmed
 from sparsefed.attacks.goals import Goal, Scene
+from sparsefed.attacks.label_flip import label_flip
+from sparsefed.attacks.neurotoxin import neurotoxin
+from sparsefed.attacks.noise import gaussian, sign_flip
 from sparsefed.attacks.pgd import pgd
+from sparsefed.attacks.replacement import replacement
 from sparsefed.errors import ConfigError
 from sparsefed.parameters import check_arguments, parameters
 
@@ -32,9 +39,28 @@ class Attacker:
 _TARGETED = "Bhagoji et al. 2019, Analyzing Federated Learning through an Adversarial Lens"
 _SEMANTIC = "Bagdasaryan et al. 2020, How To Backdoor Federated Learning"
 
+_EDGE = "Wang et al. 2020, Attack of the Tails: Yes, You Really Can Backdoor Federated Learning"
+_BADNETS = "Gu et al. 2017, BadNets: Identifying Vulnerabilities in the Machine Learning Model Supply Chain"
+_DBA = "Xie et al. 2020, DBA: Distributed Backdoor Attacks against Federated Learning"
+_NEUROTOXIN = "Zhang et al. 2022, Neurotoxin: Durable Backdoors in Federated Learning"
+_SIGN_FLIP = "Li et al. 2019, RSA: Byzantine-Robust Stochastic Aggregation Methods for Distributed Learning"
+_GAUSSIAN = "Blanchard et al. 2017, Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent"
+_LABEL_FLIP = "Tolpegin et al. 2020, Data Poisoning Attacks Against Federated Learning Systems"
+_FANG = "Fang et al. 2020, Local Model Poisoning Attacks to Byzantine-Robust Federated Learning"
+
 ATTACKS: Mapping[str, Attacker] = {
     "pgd": Attacker(pgd, _TARGETED, goals.labels),
     "semantic": Attacker(pgd, _SEMANTIC, goals.semantic),
+    "replacement": Attacker(replacement, _SEMANTIC, goals.semantic),
+    "edge": Attacker(pgd, _EDGE, backdoor_goals.edge),
+    "badnets": Attacker(badnets, _BADNETS, backdoor_goals.patch),
+    "dba": Attacker(dba, _DBA, backdoor_goals.bars),
+    "neurotoxin": Attacker(neurotoxin, _NEUROTOXIN, backdoor_goals.patch),
+    "sign_flip": Attacker(sign_flip, _SIGN_FLIP),
+    "gaussian": Attacker(gaussian, _GAUSSIAN),
+    "label_flip": Attacker(label_flip, _LABEL_FLIP),
+    "fang_trimmed": Attacker(fang_trimmed, _FANG),
+    "fang_krum": Attacker(fang_krum, _FANG),
 }
 
 
