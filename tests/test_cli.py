@@ -116,6 +116,7 @@ def child(order):
     if order["largest"]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (order["largest"], order["largest"]))
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, and the command would respect that
     sys.argv = ["sparsefed", *order["args"]]
     try:
         cli.main()

@@ -7,12 +7,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparsefed.attacks import backdoor_goals, goals
+from sparsefed.attacks.adaptive import adaptive_push, adaptive_topk
+from sparsefed.attacks.alie import alie, alie_searched
 from sparsefed.attacks.badnets import badnets
 from sparsefed.attacks.base import Attack, Craft
+from sparsefed.attacks.boosted import boosted
 from sparsefed.attacks.dba import dba
+from sparsefed.attacks.drift import drift
 from sparsefed.attacks.fang import fang_krum, fang_trimmed
 from sparsefed.attacks.goals import Goal, Scene
+from sparsefed.attacks.ipm import ipm, ipm_searched
 from sparsefed.attacks.label_flip import label_flip
+from sparsefed.attacks.lone_pgd import lone_pgd
+from sparsefed.attacks.mimic import mimic
+from sparsefed.attacks.min_max import min_max, min_sum
 from sparsefed.attacks.neurotoxin import neurotoxin
 from sparsefed.attacks.noise import gaussian, sign_flip
 from sparsefed.attacks.pgd import pgd
@@ -47,9 +55,21 @@ _SIGN_FLIP = "Li et al. 2019, RSA: Byzantine-Robust Stochastic Aggregation Metho
 _GAUSSIAN = "Blanchard et al. 2017, Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent"
 _LABEL_FLIP = "Tolpegin et al. 2020, Data Poisoning Attacks Against Federated Learning Systems"
 _FANG = "Fang et al. 2020, Local Model Poisoning Attacks to Byzantine-Robust Federated Learning"
+_ALIE = "Baruch et al. 2019, A Little Is Enough: Circumventing Defenses For Distributed Learning"
+_IPM = "Xie et al. 2020, Fall of Empires: Breaking Byzantine-tolerant SGD by Inner Product Manipulation"
+_MANIPULATING = (
+    "Shejwalkar and Houmansadr 2021, Manipulating the Byzantine: Optimizing Model Poisoning Attacks and Defenses"
+)
+_MIMIC = "Karimireddy et al. 2022, Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing"
+_DRIFT = "Xie et al. 2025, Model Poisoning Attacks to Federated Learning via Multi-Round Consistency"
+_ADAPTIVE = "Panda et al. 2022, SparseFed: Mitigating Model Poisoning Attacks in Federated Learning with Sparsification"
 
 ATTACKS: Mapping[str, Attacker] = {
     "pgd": Attacker(pgd, _TARGETED, goals.labels),
+    "lone_pgd": Attacker(lone_pgd, _TARGETED, goals.labels),
+    "boosted": Attacker(boosted, _TARGETED, goals.labels),
+    "adaptive_topk": Attacker(adaptive_topk, _ADAPTIVE, goals.labels),
+    "adaptive_push": Attacker(adaptive_push, _ADAPTIVE, goals.labels),
     "semantic": Attacker(pgd, _SEMANTIC, goals.semantic),
     "replacement": Attacker(replacement, _SEMANTIC, goals.semantic),
     "edge": Attacker(pgd, _EDGE, backdoor_goals.edge),
@@ -61,6 +81,14 @@ ATTACKS: Mapping[str, Attacker] = {
     "label_flip": Attacker(label_flip, _LABEL_FLIP),
     "fang_trimmed": Attacker(fang_trimmed, _FANG),
     "fang_krum": Attacker(fang_krum, _FANG),
+    "alie": Attacker(alie, _ALIE),
+    "alie_searched": Attacker(alie_searched, _ALIE),
+    "ipm": Attacker(ipm, _IPM),
+    "ipm_searched": Attacker(ipm_searched, _IPM),
+    "min_max": Attacker(min_max, _MANIPULATING),
+    "min_sum": Attacker(min_sum, _MANIPULATING),
+    "mimic": Attacker(mimic, _MIMIC),
+    "drift": Attacker(drift, _DRIFT),
 }
 
 
