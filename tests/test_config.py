@@ -109,7 +109,6 @@ def without(key: str) -> dict[str, Any]:
         ("threat.start=11", ["threat.start is 11", "round 10"]),
         ("threat.start=0", ["start = 0"]),
         ("threat.stop=0", ["stop at round 0"]),
-        ("threat.count=0", ["[attack]", "nobody"]),
     ],
 )
 def test_an_impossible_value_is_one_sentence_that_says_what_is_allowed(override: str, says: list[str]) -> None:

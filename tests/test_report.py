@@ -563,8 +563,9 @@ def test_text_of_charts_can_be_read_in_the_dark_and_on_paper(tab: Page, file: Pa
 @in_browser
 def test_the_pointer_is_told_every_value_of_the_nearest_round(tab: Page, file: Path) -> None:
     tab.open(file)
-    where = "(() => { const b = document.querySelector('#chart-attack-accuracy .mark-line').getBoundingClientRect();"
-    x, y = tab.value(where + " scrollTo(0, 0); return [b.x + b.width, b.y + b.height / 2]; })()")
+    where = "(() => { const line = document.querySelector('#chart-attack-accuracy .mark-line');"
+    seen = " line.scrollIntoView({block: 'center'}); const b = line.getBoundingClientRect();"
+    x, y = tab.value(where + seen + " return [b.x + b.width, b.y + b.height / 2]; })()")
     for step in (9, 6):  # the first move enters the chart, the second is on it
         tab.ask("Input.dispatchMouseEvent", type="mouseMoved", x=x - step, y=y)
     tab.until("document.getElementById('vg-tooltip-element')?.classList.contains('visible')")

@@ -130,8 +130,14 @@ def run(
     set_: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="The run folder; by default runs/NAME.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Start anew where there is a run already.")] = False,
+    twins: Annotated[
+        bool, typer.Option("--twins", help="Also without attackers, and without a defense as well; then compare.")
+    ] = False,
 ) -> None:
     """Train once as CONFIG says, into a run folder that can be resumed and reported.
+
+    With --twins also what the attack is measured against: the same run without attackers (NAME-unattacked), and without
+    attackers and defense (NAME-plain), in folders beside it; those that are finished are not trained again.
 
     Ctrl-C saves the state and says how to go on (exit code 130).
     """
@@ -140,8 +146,25 @@ def run(
 
     chosen = configs.read(config, set_ or [])
     folder = out or Path("runs") / chosen.name
+    if twins:
+        _run_with_twins(chosen, folder, overwrite)
+        return
     runs.refuse_overwriting(folder, configs.dump(chosen), overwrite)
-    _run_all([Plan(chosen, folder, create=True, overwrite=overwrite)])
+    _train([Plan(chosen, folder, create=True, overwrite=overwrite)])
+    _show_results([folder])
+
+
+def _run_with_twins(config: Config, folder: Path, overwrite: bool) -> None:
+    from sparsefed import config as configs
+    from sparsefed import runs
+
+    wanted = {folder: config}
+    wanted |= {folder.with_name(f"{folder.name}-{twin}"): other for twin, other in configs.twins(config).items()}
+    tables = {path: configs.dump(each) for path, each in wanted.items()}
+    todo = dict.fromkeys(wanted, True) if overwrite else runs.unfinished(tables)
+    _train([Plan(wanted[path], path, create, overwrite) for path, create in todo.items()])
+    _show_results(list(wanted))
+    _write_report(list(wanted), folder / "report.html", "html")
 
 
 @app.command()
@@ -151,7 +174,8 @@ def resume(run: RunFolder) -> None:
     from sparsefed import runs
 
     config = configs.parse(runs.load_config(run), source=str(run / runs.CONFIG))
-    _run_all([Plan(config, run, create=False)])
+    _train([Plan(config, run, create=False)])
+    _show_results([run])
 
 
 @app.command()
@@ -172,16 +196,19 @@ def demo(
     folders = {out / config.name: config for config in configs.demo(set_ or [])}
     anew = folders if fresh else runs.to_begin({folder: configs.dump(config) for folder, config in folders.items()})
     console.print(introduction(list(folders.values())), highlight=False)
-    _run_all([Plan(config, folder, folder in anew, overwrite=True) for folder, config in folders.items()])
+    _train([Plan(config, folder, folder in anew, overwrite=True) for folder, config in folders.items()])
+    _show_results(list(folders))
     _write_report(list(folders), out / "report.html", "html")
 
 
-def _run_all(plans: list[Plan]) -> None:
+def _train(plans: list[Plan]) -> None:
     """Run one after the other under one progress view, after all have been built: what cannot work fails at once."""
     from sparsefed import config as configs
-    from sparsefed import runs
-    from sparsefed.progress import RunView, results_table
+    from sparsefed.progress import RunView
 
+    if not plans:
+        _say("Everything is there already.")
+        return
     reached = plans[0].folder
     try:
         with _ended_politely():
@@ -193,8 +220,16 @@ def _run_all(plans: list[Plan]) -> None:
     except KeyboardInterrupt:
         _say_how_to_go_on(reached, several=len(plans) > 1)
         raise typer.Exit(INTERRUPTED) from None
-    records = [runs.load_run(plan.folder) for plan in plans]
+
+
+def _show_results(folders: list[Path]) -> None:
+    from sparsefed import runs
+    from sparsefed.progress import comparison_table, results_table
+
+    records = [runs.load_run(folder) for folder in folders]
     console.print(results_table(records))
+    if compared := comparison_table(records):
+        console.print(compared)
     for record in records:
         if record.manifest.get("privacy"):
             _say(f"{escape(record.name)}: {escape(record.manifest['privacy'])}")
@@ -206,6 +241,7 @@ def _run_one(plan: Plan, experiment: Experiment, view: RunView) -> None:
 
     if plan.create:
         runs.create(plan.folder, configs.dump(plan.config), plan.overwrite)
+    runs.note(plan.folder, task=dict(experiment.facts))
     reports = view.following(plan.title, experiment.reports)
     runs.execute(plan.folder, experiment.begin(), reports, plan.config.checkpoint_every, view.show)
     dropped = max((int(row.get("dropped", 0)) for row in runs.load_run(plan.folder).rows), default=0)

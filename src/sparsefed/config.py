@@ -31,6 +31,7 @@ from sparsefed.data.partition import PARTITIONS
 from sparsefed.defenses import DEFENSES, assemble
 from sparsefed.errors import ConfigError, unknown
 from sparsefed.federation import SAMPLING, WHO, Federation, ThreatModel, federate, malicious_ids
+from sparsefed.metrics import class_accuracies
 from sparsefed.models import MODELS
 from sparsefed.parameters import check_arguments
 from sparsefed.privacy import Guarantee, of_run
@@ -187,6 +188,20 @@ def demo(overrides: Sequence[str] = ()) -> list[Config]:
     return [parse({**table, "name": name, "defense": defense}) for name, defense in defenses.items()]
 
 
+def twins(config: Config) -> dict[str, Config]:
+    """What a run under attack is compared with: the same without attackers, and that without a defense as well.
+
+    Nobody attacks, but the goal stays: test accuracy is measured on the same examples, and attack accuracy says what
+    the attackers would get for nothing.
+    """
+    if config.attack is None or not any(getattr(config.threat, who) for who in WHO):
+        raise ConfigError("nobody attacks in this config, so it has no twins; leave --twins away")
+    nobody = config.threat.model_copy(update={**dict.fromkeys(WHO), "count": 0})
+    calm = config.model_copy(update={"name": f"{config.name}-unattacked", "threat": nobody})
+    plain = calm.model_copy(update={"name": f"{config.name}-plain", "defense": Named(name="undefended")})
+    return {"unattacked": calm} if config.defense.name == "undefended" else {"unattacked": calm, "plain": plain}
+
+
 def dump(config: Config) -> dict[str, Any]:
     """The config as a table again, every default written out."""
     return _without_none(config.model_dump(mode="json"))
@@ -314,7 +329,7 @@ def _check_threat(config: Config) -> None:
     anybody = bool(threat.share or threat.count or threat.ids or threat.per_round)
     if config.attack:
         check_parameters(f"attack {config.attack.name}", _attacker(config.attack), config.attack.params)
-    if config.attack and not anybody:
+    if config.attack and all(getattr(threat, who) is None for who in WHO):
         raise ConfigError(f"there is an [attack] but nobody to carry it out; add [threat] with one of {', '.join(WHO)}")
     if anybody and not config.attack:
         raise ConfigError(f"there is a [threat] but no [attack]; {_example('attack')}")
@@ -386,6 +401,7 @@ class Experiment:
     protocol: Protocol
     theta: Tensor  # the first model
     evaluate: Callable[[Tensor], Metrics]
+    facts: Metrics  # what a reader of the run's numbers must know of its task
 
     def begin(self) -> ServerState:
         """The state before round 1."""
@@ -438,7 +454,8 @@ def build(config: Config, load: Callable[[data.DataSet], Arrays] = data.load) ->
         layers=tuple(slot.stop - slot.start for slot in task.slots),
         root=_root(config, arrays),
     )
-    return Experiment(config, protocol, task.initial(), _evaluation(task, arrays, dtype, goal))
+    evaluate = _evaluation(task, arrays, dtype, goal)
+    return Experiment(config, protocol, task.initial(), evaluate, _facts(config, arrays, federation, goal))
 
 
 def _task(config: Config, arrays: Arrays) -> Task:
@@ -500,6 +517,20 @@ def _attack(config: Config, arrays: Arrays) -> tuple[Goal | None, Attack | None]
     return goal, attack
 
 
+def _facts(config: Config, arrays: Arrays, federation: Federation, goal: Goal | None) -> Metrics:
+    """The classes, what always naming the most frequent one would get, and the stakes of an attack: how many points it
+    is after, the share of the devices that are compromised, and the examples that all devices own together."""
+    threat = config.threat
+    share = len(federation.malicious) / federation.device_count
+    facts: dict[str, Any] = {"examples": int(federation.partition.offsets[-1])}
+    if arrays.y_test.ndim == 1:
+        frequent = np.bincount(arrays.y_test).max() / len(arrays.y_test)
+        facts |= {"classes": list(arrays.classes), "chance": float(frequent)}
+    if config.attack is not None:
+        facts["influence"] = share if threat.per_round is None else threat.per_round / config.train.cohort
+    return facts if goal is None else {**facts, "attack_points": len(goal.test_y)}
+
+
 def _evaluation(task: Task, arrays: Arrays, dtype: torch.dtype, goal: Goal | None) -> Callable[[Tensor], Metrics]:
     """Test loss and accuracy without the points that the attackers are after, and attack accuracy on these."""
     evaluate = evaluator(task, dtype)
@@ -512,6 +543,8 @@ def _evaluation(task: Task, arrays: Arrays, dtype: torch.dtype, goal: Goal | Non
     def metrics(theta: Tensor) -> Metrics:
         test = evaluate(theta, x, y)
         found: dict[str, Any] = {"test_loss": test.loss, "test_accuracy": test.accuracy(y)}
+        if y.dim() == 1:
+            found["class_accuracy"] = class_accuracies(test.predictions, y, len(arrays.classes))
         if goal is not None:
             found["attack_accuracy"] = evaluate(theta, goal.test_x, goal.test_y).accuracy(goal.test_y)
         return found

@@ -21,8 +21,9 @@ from rich.table import Table
 
 from sparsefed.config import Config
 from sparsefed.data import Status
-from sparsefed.report.numbers import duration, percent, times
+from sparsefed.report.numbers import duration, length, percent, points, times
 from sparsefed.report.summary import SummaryRow, summary
+from sparsefed.report.twins import compare
 from sparsefed.simulate import Metrics, RoundReport, ServerState
 from sparsefed.types import RunRecord
 
@@ -125,14 +126,34 @@ def results_table(records: Sequence[RunRecord]) -> Table:
         table.add_row(*_cells(row))
     table.caption = "mean, max: of attack accuracy over the last tenth of the evaluations"
     if not all(row.converged for row in rows):
-        table.caption += "\nDNC: did not converge, the test loss is not finite"
+        table.caption += "\nDNC: did not converge, the test loss is not finite or the accuracy no better than chance"
+    return table
+
+
+def comparison_table(records: Sequence[RunRecord]) -> Table | None:
+    """What the attacks changed, where there are runs without attackers to compare with."""
+    compared = compare(records)
+    if not compared:
+        return None
+    table = Table(title="Beside the runs without attackers", title_justify="left", caption_justify="left")
+    table.add_column("run", overflow="fold")
+    for heading in ("accuracy\nlost", "attack\nfor nothing", "l1 to\nunattacked", "l2 to\nunattacked", "l1 to plain"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for each in compared:
+        apart, plain = each.to_unattacked, each.to_plain
+        far = (apart.l1 if apart else None, apart.l2 if apart else None, plain.l1 if plain else None)
+        told = (points(each.drop), percent(each.learned_anyway), *map(length, far))
+        table.add_row(escape(each.name), *told)
+    table.caption = (
+        "accuracy lost: by the attack, in points; attack for nothing: attack accuracy without attackers;\n"
+        "l1, l2: distance to the model trained without attackers, and to the plain one: no attackers, no defense"
+    )
     return table
 
 
 def _cells(row: SummaryRow) -> tuple[str, ...]:
-    test = percent(row.test_accuracy) if row.converged else "DNC"
     attack = (percent(row.attack_accuracy), percent(row.attack_mean), percent(row.attack_max))
-    return escape(row.name), test, *attack, times(row.norm_ratio)
+    return escape(row.name), row.told_accuracy, *attack, times(row.norm_ratio)
 
 
 def data_table(found: Sequence[Status]) -> Table:

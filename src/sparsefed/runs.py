@@ -90,14 +90,24 @@ def to_begin(wanted: Mapping[Path, Mapping[str, Any]]) -> list[Path]:
     """Which of several runs that belong together must be created: those that are not there, or, once all are finished,
     all of them. A run of another config is refused: it could not be computed again from these."""
     standings = {folder: _standing(folder, config) for folder, config in wanted.items()}
-    for folder, standing in standings.items():
-        if standing == "another":
-            raise RunError(
-                f"{folder} holds a run of another config; choose another folder with --out, or start anew with --fresh"
-            )
+    _refuse_another(standings, "choose another folder with --out, or start anew with --fresh")
     if all(standing == "finished" for standing in standings.values()):
         return list(wanted)
     return [folder for folder, standing in standings.items() if standing == "nothing"]
+
+
+def unfinished(wanted: Mapping[Path, Mapping[str, Any]]) -> dict[Path, bool]:
+    """Which of these runs are still to be done, and whether they must be created first; one of another config in the
+    place of one of them is refused."""
+    standings = {folder: _standing(folder, config) for folder, config in wanted.items()}
+    _refuse_another(standings, "move it away, or choose another folder with --out")
+    return {folder: standing == "nothing" for folder, standing in standings.items() if standing != "finished"}
+
+
+def _refuse_another(standings: Mapping[Path, str], cure: str) -> None:
+    for folder, standing in standings.items():
+        if standing == "another":
+            raise RunError(f"{folder} holds a run of another config; {cure}")
 
 
 def _standing(folder: Path, config: Mapping[str, Any]) -> Literal["nothing", "another", "finished", "unfinished"]:
@@ -117,7 +127,7 @@ def load_run(folder: Path) -> RunRecord:
     if manifest.get("status") == "running" and not _is_locked(folder):
         manifest["status"] = "interrupted"
     rows = tuple(row for _, row in _rows(folder, int(manifest.get("round", 0))))
-    return RunRecord(str(config.get("name") or folder.name), config, manifest, rows)
+    return RunRecord(str(config.get("name") or folder.name), config, manifest, rows, folder)
 
 
 def find(paths: Sequence[Path]) -> list[Path]:

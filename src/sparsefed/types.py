@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -98,3 +99,4 @@ class RunRecord:
     config: Mapping[str, Any]
     manifest: Mapping[str, Any]
     rows: tuple[Mapping[str, Any], ...]  # metrics.jsonl, a round each
+    folder: Path | None = None

@@ -54,7 +54,8 @@ CONFIG: dict[str, Any] = {
 def charts(runs: Sequence[RunRecord]) -> dict[str, alt.LayerChart]:
     """The charts that these runs have numbers for, by a name that can be part of a file's name.
 
-    `test-accuracy`, `attack-accuracy`, `norms-1`, `norms-2`, ... (a run each, on one scale) and `clipped`.
+    `test-accuracy`, `attack-accuracy`, `attack-landed`, `norms-1`, `norms-2`, ... (a run each, on one scale),
+    `clipped`.
     """
     check(runs)
     shares = {
@@ -62,7 +63,8 @@ def charts(runs: Sequence[RunRecord]) -> dict[str, alt.LayerChart]:
         "attack-accuracy": _shares(runs, "attack_accuracy", "Attack accuracy", "How often the attackers get their way"),
     }
     clipped = _shares(runs, "clipped", "Updates clipped", "How many updates were longer than the server allows")
-    every = {**shares, **_norms(runs), "clipped": clipped}
+    landed = _shares(runs, "attack_landed", "Landed", "How much of what attackers sent reached the model")
+    every = {**shares, "attack-landed": landed, **_norms(runs), "clipped": clipped}
     return {name: chart for name, chart in every.items() if chart is not None}
 
 
@@ -91,7 +93,7 @@ def _shares(runs: Sequence[RunRecord], key: str, axis: str, title: str) -> alt.L
     import altair as alt
 
     # An accuracy is shown as it was measured; a share of a small cohort jitters, so neighbours are put together.
-    thin = binned if key == "clipped" else picked
+    thin = picked if key.endswith("accuracy") else binned
     lines = {label: thin(curve(run.rows, key), MOST_POINTS) for label, run in zip(labels(runs), runs, strict=True)}
     lines = {label: points for label, points in lines.items() if points}
     if not lines:

@@ -60,6 +60,24 @@ def percent(value: float | None) -> str:
     return shown(value, lambda share: f"{100 * share:.1f}%")
 
 
+def points(value: float | None) -> str:
+    """A difference of two shares, in points of a hundred.
+
+    >>> points(0.0312), points(-0.5)
+    ('3.1', '-50.0')
+    """
+    return shown(value, lambda share: f"{100 * share:.1f}")
+
+
+def length(value: float | None) -> str:
+    """A norm or a distance, which may be of any size.
+
+    >>> length(41234.5), length(1.234)
+    ('41,200', '1.23')
+    """
+    return shown(value, lambda norm: f"{significant(norm, 3):,.0f}" if norm >= 1000 else f"{norm:.3g}")
+
+
 def times(value: float | None) -> str:
     """A ratio as a person reads it.
 

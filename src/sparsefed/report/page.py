@@ -14,6 +14,7 @@ from string import Template
 from typing import TYPE_CHECKING, Any
 
 from sparsefed import toml
+from sparsefed.report.attack import attack
 from sparsefed.report.charts import charts, check
 from sparsefed.report.markup import Html, element, folded, joined, table
 from sparsefed.report.numbers import curve, duration, percent, picked, times
@@ -32,12 +33,13 @@ RULES = (
     "targets on which the model gives the answer they want. The last tenth is the last ⌈n/10⌉ of the n rounds in which "
     "the attack was evaluated. The norm ratio is the median, over rounds with attackers, of the l2 norm they sent "
     "over the median norm of the honest devices. Dropped are updates that were not finite. DNC: did not converge, "
-    "that is, the test loss is not finite at the end. Each row is one run with one seed: a difference of a few points "
-    "can be chance."
+    "that is, the test loss is not finite at the end, or the accuracy at most 1.2 times that of always naming the most "
+    "frequent class. Each row is one run with one seed: a difference of a few points can be chance."
 )
 SAID = {  # what a chart is read for, under it
     "test-accuracy": "Higher is better: the share of test data that the model gets right.",
     "attack-accuracy": "Lower is better: the share of the attackers' targets on which the model says what they want.",
+    "attack-landed": "The share of what attackers sent, by squared length, on coordinates that the server changed.",
     "clipped": "The share of a round's updates that were longer than the server allows and so were cut to that length.",
     "norms": "Lengths of updates before the server clips, on a logarithmic scale. Dashed: the limit it enforces.",
 }
@@ -57,7 +59,15 @@ def html(runs: Sequence[RunRecord]) -> str:
         style=files(__package__).joinpath("page.css").read_text(encoding="utf-8"),
         library=_library(),
         lead=joined(_lead(runs)),
-        summary=joined([*_sentences(rows), _summary_table(rows), element("p", RULES, class_="note"), *_privacy(runs)]),
+        summary=joined(
+            [
+                *_sentences(rows),
+                _summary_table(rows),
+                element("p", RULES, class_="note"),
+                *_privacy(runs),
+                *attack(runs),
+            ]
+        ),
         charts=joined(_figure(name, chart, runs) for name, chart in drawn.items()) or _no_charts(),
         configs=joined(_configs(runs)),
         again=joined(_again(runs)),
@@ -107,10 +117,9 @@ def _summary_table(rows: Sequence[SummaryRow]) -> Html:
 
 def _summary_cells(row: SummaryRow) -> tuple[str, ...]:
     badge = [] if row.finished else [" ", element("span", row.status, class_="badge")]
-    accuracy = percent(row.test_accuracy) if row.converged else "DNC"
     return (
         joined([row.name, *badge]),
-        accuracy,
+        row.told_accuracy,
         percent(row.attack_accuracy),
         percent(row.attack_mean),
         percent(row.attack_max),

@@ -4,7 +4,10 @@ The rules, said again under the table of the report:
 - *final* is the last evaluated round;
 - the *last tenth* is the last ceil(n / 10) of the n rounds in which the attack was evaluated;
 - the *norm ratio* is the median, over the rounds with attackers, of what they sent over what honest devices computed;
-- a run *did not converge* (DNC) if its test loss is not finite in its last evaluated round.
+- a run *did not converge* (DNC) if its test loss is not finite in its last evaluated round, or if it is finished and
+  not better than CHANCE times the model that always names the most frequent class;
+- *landed* and *share* are medians over the rounds with attackers, see `metrics.reach`;
+- the *outsized impact* is `metrics.outsized_impact` at the last evaluation.
 """
 
 from __future__ import annotations
@@ -15,10 +18,13 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
+from sparsefed.federation import WHO
+from sparsefed.metrics import outsized_impact
 from sparsefed.report.numbers import Curve, curve, finite, percent
 from sparsefed.types import RunRecord
 
 EVALUATED = ("test_accuracy", "test_loss", "attack_accuracy")
+CHANCE = 1.2
 
 
 @dataclass(frozen=True)
@@ -37,10 +43,21 @@ class SummaryRow:
     norm_ratio: float | None
     dropped: int
     seconds: float | None
+    by_chance: bool = False  # did not converge, though its loss is finite
+    landed: float | None = None  # of what attackers sent
+    share: float | None = None  # the attackers' of what was applied
+    impact: float | None = None  # the paper's OIF
 
     @property
     def finished(self) -> bool:
         return self.status == "finished"
+
+    @property
+    def told_accuracy(self) -> str:
+        """Test accuracy for a person, marked where the run did not converge."""
+        if self.by_chance:
+            return f"{percent(self.test_accuracy)} DNC"
+        return percent(self.test_accuracy) if self.converged else "DNC"
 
 
 def labels(runs: Sequence[RunRecord]) -> list[str]:
@@ -64,6 +81,12 @@ def verdict(rows: Sequence[SummaryRow]) -> list[str]:
     return [sentence for sentence in sentences if sentence]
 
 
+def attacked(run: RunRecord) -> bool:
+    """Whether anybody attacks in this run, as its config has it."""
+    threat = run.config.get("threat", {})
+    return "attack" in run.config and any(threat.get(who) for who in WHO)
+
+
 def last_tenth(points: Curve) -> list[float]:
     """The values of the last ceil(n / 10) points."""
     return [value for _, value in points[len(points) - math.ceil(len(points) / 10) :]]
@@ -77,7 +100,7 @@ def _row(label: str, run: RunRecord) -> SummaryRow:
         status=str(run.manifest.get("status", "unknown")),
         rounds=max((int(row["round"]) for row in run.rows), default=0),
         planned=run.manifest.get("rounds"),
-        converged=_converged(run.rows),
+        converged=_converged(run.rows) and not _by_chance(run, test),
         test_accuracy=test[-1][1] if test else None,
         attack_accuracy=attack[-1][1] if attack else None,
         attack_mean=fmean(tail) if tail else None,
@@ -85,7 +108,29 @@ def _row(label: str, run: RunRecord) -> SummaryRow:
         norm_ratio=_norm_ratio(run.rows),
         dropped=sum(int(value) for _, value in curve(run.rows, "dropped")),
         seconds=math.fsum(value for _, value in seconds) if seconds else None,
+        by_chance=_by_chance(run, test),
+        landed=_median(run.rows, "attack_landed"),
+        share=_median(run.rows, "attack_share"),
+        impact=_impact(run, attack),
     )
+
+
+def _by_chance(run: RunRecord, test: Curve) -> bool:
+    chance = finite(run.manifest.get("task", {}).get("chance"))
+    return bool(chance and test) and run.manifest.get("status") == "finished" and test[-1][1] <= CHANCE * (chance or 0)
+
+
+def _median(rows: Iterable[Mapping[str, Any]], key: str) -> float | None:
+    values = [value for value in (finite(row.get(key)) for row in rows) if value is not None]
+    return median(values) if values else None
+
+
+def _impact(run: RunRecord, attack: Curve) -> float | None:
+    facts = run.manifest.get("task", {})
+    influence, points, examples = (facts.get(key) for key in ("influence", "attack_points", "examples"))
+    if not (attack and influence and points and examples and attacked(run)):
+        return None
+    return outsized_impact(attack[-1][1], influence, points, examples)
 
 
 def _converged(rows: Iterable[Mapping[str, Any]]) -> bool:
