@@ -526,7 +526,7 @@ def test_on_a_terminal_each_run_is_one_live_line(tmp_path: Path) -> None:
     table = lines[lines.index("Results") :]
     assert [re.findall(r"[a-z]+(?: [a-z]+)*", line) for line in table[2:4]] == [
         ["test", "attack", "mean of", "max of", "attacker"],
-        ["run", "accuracy", "accuracy", "last tenth", "last tenth", "honest norm"],
+        ["run", "accuracy", "accuracy", "last epoch", "last epoch", "honest norm"],
     ]
     assert "wrote demo/report.html" in text
 

@@ -15,6 +15,7 @@ import time
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -215,6 +216,14 @@ def test_the_last_tenth_is_rounded_up() -> None:
     [row] = summary([record("a", rows)])
     assert row.attack_mean == pytest.approx(0.105)
     assert row.attack_max == 0.11
+
+
+def test_the_last_epoch_is_counted_in_rounds() -> None:
+    run = record("a", [evaluated(t, 0.5, attack=t / 100) for t in range(1, 21)])
+    [row] = summary([replace(run, manifest={**run.manifest, "task": {"epoch": 4}})])
+    assert row.attack_mean == pytest.approx(0.185) and row.attack_max == 0.20  # rounds 17 to 20
+    [short] = summary([replace(run, manifest={**run.manifest, "task": {"epoch": 20}})])
+    assert short.attack_mean == pytest.approx(0.195)  # no longer than an epoch: the last tenth
 
 
 @pytest.mark.parametrize("loss", [NAN, math.inf, None])

@@ -30,7 +30,7 @@ from sparsefed.client import ENGINES, MEMORY_BUDGET
 from sparsefed.data.partition import PARTITIONS
 from sparsefed.defenses import DEFENSES, assemble
 from sparsefed.errors import ConfigError, unknown
-from sparsefed.federation import SAMPLING, WHO, Federation, ThreatModel, federate, malicious_ids
+from sparsefed.federation import SAMPLING, WHO, Federation, ThreatModel, federate, malicious_ids, rounds_per_epoch
 from sparsefed.metrics import class_accuracies
 from sparsefed.models import MODELS
 from sparsefed.parameters import check_arguments
@@ -518,11 +518,12 @@ def _attack(config: Config, arrays: Arrays) -> tuple[Goal | None, Attack | None]
 
 
 def _facts(config: Config, arrays: Arrays, federation: Federation, goal: Goal | None) -> Metrics:
-    """The classes, what always naming the most frequent one would get, and the stakes of an attack: how many points it
-    is after, the share of the devices that are compromised, and the examples that all devices own together."""
+    """All examples that devices own, the rounds of an epoch, the classes and what always naming the most frequent one
+    would get; and of an attack, how many points it is after and the share of the devices that are compromised."""
     threat = config.threat
     share = len(federation.malicious) / federation.device_count
-    facts: dict[str, Any] = {"examples": int(federation.partition.offsets[-1])}
+    epoch = rounds_per_epoch(federation.device_count, federation.n)
+    facts: dict[str, Any] = {"examples": int(federation.partition.offsets[-1]), "epoch": epoch}
     if arrays.y_test.ndim == 1:
         frequent = np.bincount(arrays.y_test).max() / len(arrays.y_test)
         facts |= {"classes": list(arrays.classes), "chance": float(frequent)}

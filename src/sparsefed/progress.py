@@ -115,8 +115,8 @@ def results_table(records: Sequence[RunRecord]) -> Table:
     headings = (
         "test\naccuracy",
         "attack\naccuracy",
-        "mean of\nlast tenth",
-        "max of\nlast tenth",
+        "mean of\nlast epoch",
+        "max of\nlast epoch",
         "attacker /\nhonest norm",
     )
     for heading in headings:
@@ -124,7 +124,7 @@ def results_table(records: Sequence[RunRecord]) -> Table:
     rows = summary(records)
     for row in rows:
         table.add_row(*_cells(row))
-    table.caption = "mean, max: of attack accuracy over the last tenth of the evaluations"
+    table.caption = "mean, max: of attack accuracy over the last epoch"
     if not all(row.converged for row in rows):
         table.caption += "\nDNC: did not converge, the test loss is not finite or the accuracy no better than chance"
     return table

@@ -25,13 +25,14 @@ if TYPE_CHECKING:
     import altair as alt
 
 HEAD = (
-    *("Run", "Test accuracy", "Attack accuracy", "Attack, mean of last tenth", "Attack, max of last tenth"),
+    *("Run", "Test accuracy", "Attack accuracy", "Attack, mean of last epoch", "Attack, max of last epoch"),
     *("Attacker norm / honest norm", "Updates dropped", "Rounds", "Time"),
 )
 RULES = (
     "Test and attack accuracy are those of the last evaluated round. Attack accuracy is the share of the attackers' "
-    "targets on which the model gives the answer they want. The last tenth is the last ⌈n/10⌉ of the n rounds in which "
-    "the attack was evaluated. The norm ratio is the median, over rounds with attackers, of the l2 norm they sent "
+    "targets on which the model gives the answer they want. The last epoch is the last rounds in which as many devices "
+    "were asked as there are, or, where a run is no longer than that, the last tenth of its evaluations. The "
+    "norm ratio is the median, over rounds with attackers, of the l2 norm they sent "
     "over the median norm of the honest devices. Dropped are updates that were not finite. DNC: did not converge, "
     "that is, the test loss is not finite at the end, or the accuracy at most 1.2 times that of always naming the most "
     "frequent class. Each row is one run with one seed: a difference of a few points can be chance."

@@ -2,7 +2,8 @@
 
 The rules, said again under the table of the report:
 - *final* is the last evaluated round;
-- the *last tenth* is the last ceil(n / 10) of the n rounds in which the attack was evaluated;
+- the *last epoch* is the last rounds in which as many devices were asked as there are, or, where a run is no longer
+  than that or nobody knows, the last ceil(n / 10) of the n rounds in which the attack was evaluated;
 - the *norm ratio* is the median, over the rounds with attackers, of what they sent over what honest devices computed;
 - a run *did not converge* (DNC) if its test loss is not finite in its last evaluated round, or if it is finished and
   not better than CHANCE times the model that always names the most frequent class;
@@ -38,7 +39,7 @@ class SummaryRow:
     converged: bool
     test_accuracy: float | None
     attack_accuracy: float | None
-    attack_mean: float | None  # over the last tenth of the evaluations
+    attack_mean: float | None  # over the last epoch
     attack_max: float | None
     norm_ratio: float | None
     dropped: int
@@ -87,14 +88,22 @@ def attacked(run: RunRecord) -> bool:
     return "attack" in run.config and any(threat.get(who) for who in WHO)
 
 
-def last_tenth(points: Curve) -> list[float]:
-    """The values of the last ceil(n / 10) points."""
+def last_epoch(points: Curve, rounds: int | None) -> list[float]:
+    """The values of the last epoch, which takes so many rounds; without it, of the last ceil(n / 10) points.
+
+    >>> last_epoch([(10, 0.1), (20, 0.2), (30, 0.3), (40, 0.4)], rounds=20)
+    [0.3, 0.4]
+    >>> last_epoch([(10, 0.1), (20, 0.2)], rounds=None)
+    [0.2]
+    """
+    if rounds and points and rounds < points[-1][0]:
+        return [value for round, value in points if round > points[-1][0] - rounds]
     return [value for _, value in points[len(points) - math.ceil(len(points) / 10) :]]
 
 
 def _row(label: str, run: RunRecord) -> SummaryRow:
     test, attack, seconds = (curve(run.rows, key) for key in ("test_accuracy", "attack_accuracy", "seconds"))
-    tail = last_tenth(attack)
+    tail = last_epoch(attack, run.manifest.get("task", {}).get("epoch"))
     return SummaryRow(
         name=label,
         status=str(run.manifest.get("status", "unknown")),
@@ -150,7 +159,7 @@ def _attack_sentence(rows: Sequence[SummaryRow]) -> str:
     if not known:
         return ""
     (low, least), (high, most) = known[0], known[-1]
-    rule = "(mean over the last tenth of the evaluations)"
+    rule = "(mean over the last epoch)"
     if len(known) == 1:
         return f"The attackers get the answer they want on {percent(low)} of their targets {rule}."
     if percent(low) == percent(high):
