@@ -18,12 +18,13 @@ from torch import Tensor
 
 from sparsefed import config as configs
 from sparsefed.attacks import Attack, Knowledge
-from sparsefed.attacks.alie import alie, alie_searched, maximiser, z_max
+from sparsefed.attacks.alie import alie, alie_searched, z_max
 from sparsefed.attacks.base import NEEDS
 from sparsefed.attacks.drift import drift
 from sparsefed.attacks.ipm import ipm, ipm_searched
 from sparsefed.attacks.mimic import mimic
 from sparsefed.attacks.min_max import min_max, min_sum
+from sparsefed.attacks.search import maximiser
 from sparsefed.config import Experiment
 from sparsefed.defenses import build
 from sparsefed.errors import ConfigError

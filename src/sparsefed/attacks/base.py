@@ -28,6 +28,7 @@ from sparsefed.types import Batch, State
 Need = Literal["own data", "defense", "honest updates", "server state"]
 NEEDS: tuple[Need, ...] = get_args(Need)
 T = TypeVar("T")
+Gradient = Callable[[Tensor], Tensor]  # theta -> [d]
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,22 @@ def project(vector: Tensor, radius: float) -> Tensor:
     return vector * (radius / norm) if norm > radius else vector
 
 
+def projected(rows: Tensor, budget: float) -> Tensor:
+    """Each row cut to the norm that the server enforces; no copy where nothing is cut."""
+    given = list(rows)
+    cut = [project(row, budget) for row in given]
+    return rows if all(a is b for a, b in zip(given, cut, strict=True)) else torch.stack(cut)
+
+
 def rescale(vector: Tensor, radius: float) -> Tensor:
     """The same direction at exactly this norm; as it is where there is no radius or no direction."""
     norm = float(torch.linalg.vector_norm(vector, dtype=torch.float64))
     return vector * (radius / norm) if math.isfinite(radius) and norm > 0 else vector
+
+
+def descend(theta: Tensor, gradient: Gradient, epochs: int, step: float, radius: float) -> Tensor:
+    """Projected gradient descent within a ball around theta: the way from where it ends back to theta."""
+    moved = theta.new_zeros(theta.shape)
+    for _ in range(epochs):
+        moved = project(moved + step * gradient(theta - moved), radius)
+    return moved

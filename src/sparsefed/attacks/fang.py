@@ -34,9 +34,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsefed.attacks.base import Attack, Knowledge, Need, granted, project, rescale
+from sparsefed.attacks.base import Attack, Knowledge, Need, granted, project, projected, rescale
 from sparsefed.attacks.goals import Goal
-from sparsefed.attacks.noise import own_updates, projected
+from sparsefed.attacks.own_data import own_updates
 from sparsefed.errors import ConfigError, unknown
 from sparsefed.rng import rng
 from sparsefed.vectors.distances import rehearse, squared_distances

@@ -21,9 +21,10 @@ from typing import Annotated
 
 from torch import Tensor
 
-from sparsefed.attacks.alie import Most, Tries, check_search, received, strongest
 from sparsefed.attacks.base import Attack, Knowledge, project
 from sparsefed.attacks.goals import Goal
+from sparsefed.attacks.honest import received
+from sparsefed.attacks.search import Most, Tries, check_search, strongest
 from sparsefed.errors import ConfigError
 
 

@@ -18,9 +18,9 @@ from typing import Annotated
 
 from torch import Tensor
 
-from sparsefed.attacks.base import Attack, Knowledge, granted
+from sparsefed.attacks.base import Attack, Knowledge, granted, projected
 from sparsefed.attacks.goals import Goal
-from sparsefed.attacks.noise import Boost, check_boost, own_updates, projected
+from sparsefed.attacks.own_data import Boost, check_boost, own_updates
 from sparsefed.errors import ConfigError
 
 

@@ -19,10 +19,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sparsefed.attacks.alie import received
 from sparsefed.attacks.base import Attack, Knowledge
 from sparsefed.attacks.goals import Goal
-from sparsefed.attacks.min_max import centred_gram
+from sparsefed.attacks.honest import centred_gram, received
 
 
 def mimic(goal: Goal | None) -> Attack:  # noqa: ARG001

@@ -23,11 +23,10 @@ from typing import Annotated, Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from sparsefed.attacks.alie import received, standard_deviations
 from sparsefed.attacks.base import Attack, Knowledge, project
 from sparsefed.attacks.goals import Goal
+from sparsefed.attacks.honest import centred_gram, received, standard_deviations
 from sparsefed.errors import ConfigError, unknown
-from sparsefed.vectors.distances import COLUMNS
 
 Direction = Literal["unit", "std", "sign"]
 Away = Annotated[Direction, "away from the mean: straight back, along the standard deviations, or along its signs"]
@@ -120,16 +119,3 @@ def _spread(rows: Tensor, p: Tensor) -> Spread:
     c = gram.diagonal()[:m]
     pairs = (c[:, None] + c[None, :] - 2 * gram[:m, :m]).clamp(min=0)
     return Spread(float(gram[m, m]), gram[:m, m], c, pairs)
-
-
-def centred_gram(rows: Tensor, beside: Tensor | None = None) -> Tensor:
-    """Inner products, in float64 [m + k, m + k], of m rows less their mean and of k vectors beside them as they are."""
-    k = 0 if beside is None else len(beside)
-    total = torch.zeros(len(rows) + k, len(rows) + k, dtype=torch.float64, device=rows.device)
-    for start in range(0, rows.shape[1], COLUMNS):  # a float64 copy of everything would not fit
-        wide = rows[:, start : start + COLUMNS].double()
-        wide = wide - wide.mean(0)
-        if beside is not None:
-            wide = torch.cat([wide, beside[:, start : start + COLUMNS].double()])
-        total += wide @ wide.T
-    return total

@@ -17,10 +17,9 @@ from typing import Annotated
 
 from torch import Tensor
 
-from sparsefed.attacks.badnets import GoalBatch, Poisoned, check_share, mixture, owned, wrong
-from sparsefed.attacks.base import Attack, Knowledge, rescale
+from sparsefed.attacks.base import Attack, Knowledge, descend, rescale
 from sparsefed.attacks.goals import Goal
-from sparsefed.attacks.replacement import descend
+from sparsefed.attacks.own_data import GoalBatch, Poisoned, check_share, mixture, owned, wrong
 from sparsefed.errors import ConfigError
 from sparsefed.vectors.topk import topk_mask
 

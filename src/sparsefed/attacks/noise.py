@@ -19,12 +19,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsefed.attacks.base import Attack, Knowledge, granted, project
+from sparsefed.attacks.base import Attack, Knowledge, granted, projected
 from sparsefed.attacks.goals import Goal
+from sparsefed.attacks.own_data import Boost, check_boost, own_updates
 from sparsefed.errors import ConfigError
 from sparsefed.rng import rng
-
-Boost = Annotated[float, "factor on the update that each attacker sends"]
 
 
 def sign_flip(goal: Goal | None, *, boost: Boost = 20.0) -> Attack:  # noqa: ARG001
@@ -56,27 +55,3 @@ def gaussian(
 def _normal(knowledge: Knowledge, attacker: int) -> Tensor:
     draw = rng(knowledge.seed, "gaussian attack", knowledge.round, attacker)
     return torch.from_numpy(draw.standard_normal(len(knowledge.theta), dtype=np.float32))
-
-
-# --- what attacks on one's own data share ----------------------------------------------------------------------------
-
-
-def own_updates(knowledge: Knowledge, y: Tensor) -> Tensor:
-    """What the attackers would send, had they these labels: `scale * gradient` of each one's own examples [a, d]."""
-    own = granted(knowledge.own, "own data")
-    sizes = own.sizes.tolist()
-    parts = zip(torch.split(own.x, sizes), torch.split(y, sizes), strict=True)
-    return knowledge.scale * torch.stack([knowledge.gradient(knowledge.theta, *part) for part in parts])
-
-
-def projected(rows: Tensor, budget: float) -> Tensor:
-    """Each row cut to the norm that the server enforces; no copy where nothing is cut."""
-    given = list(rows)
-    cut = [project(row, budget) for row in given]
-    return rows if all(a is b for a, b in zip(given, cut, strict=True)) else torch.stack(cut)
-
-
-def check_boost(name: str, boost: float) -> None:
-    """Refuse a factor that would send nothing, or nothing that is a number."""
-    if not (boost > 0 and math.isfinite(boost)):
-        raise ConfigError(f"{name}: boost is {boost}; it must be positive and finite")

@@ -18,9 +18,9 @@ from typing import Annotated
 
 from torch import Tensor
 
-from sparsefed.attacks.badnets import Gradient, Poisoned, check_share, mixture, owned, some
-from sparsefed.attacks.base import Attack, Knowledge, project
+from sparsefed.attacks.base import Attack, Knowledge, descend, project
 from sparsefed.attacks.goals import Goal
+from sparsefed.attacks.own_data import Poisoned, check_share, mixture, owned, some
 from sparsefed.errors import ConfigError
 
 
@@ -48,11 +48,3 @@ def replacement(
         return project(gamma * moved, knowledge.budget)  # again, for the rounding
 
     return Attack(craft, frozenset({"own data"}))
-
-
-def descend(theta: Tensor, gradient: Gradient, epochs: int, step: float, radius: float) -> Tensor:
-    """Projected gradient descent within a ball around theta: the way from where it ends back to theta."""
-    moved = theta.new_zeros(theta.shape)
-    for _ in range(epochs):
-        moved = project(moved + step * gradient(theta - moved), radius)
-    return moved
