@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -142,9 +144,9 @@ def scene() -> Scene:
     return Scene(x, y, x_test, y_test, CLASSES, seed=5)
 
 
-def equipped(name: str) -> tuple[Goal | None, Attack]:
+def equipped(name: str, **given: Any) -> tuple[Goal | None, Attack]:
     few = {"auxiliary": 20} if "auxiliary" in {p.name for p in parameters(ATTACKS[name].goal, 1)} else {}
-    return equip(name, ATTACKS[name], scene(), few)
+    return equip(name, ATTACKS[name], scene(), {**few, **given})
 
 
 def all_there_is(round: int = 3, budget: float = 0.7, attackers: int = 3) -> Knowledge:
@@ -199,6 +201,32 @@ def test_every_attack_describes_itself(name: str) -> None:
     assert any(year in attacker.paper for year in map(str, range(2015, 2030)))
     for parameter in (*parameters(attacker.method, 1), *parameters(attacker.goal, 1)):
         assert parameter.doc and not parameter.required
+
+
+def variations(name: str) -> Iterator[tuple[str, Any]]:
+    """Each parameter alone: at each value it lists, at the other truth value, or given where it usually is not."""
+    for parameter in (*parameters(ATTACKS[name].method, 1), *parameters(ATTACKS[name].goal, 1)):
+        listed = re.findall("'([^']+)'", parameter.type)
+        number = [2] if parameter.type in ("int", "float") and parameter.default is None else []
+        for value in listed or number or ([not parameter.default] if parameter.type == "bool" else []):
+            yield parameter.name, value
+
+
+def usual(name: str, key: str) -> Any:
+    return next(p.default for p in parameters(ATTACKS[name].method, 1) if p.name == key)
+
+
+@pytest.mark.parametrize("name", sorted(ATTACKS))
+def test_what_the_dict_says_an_attack_needs_is_what_it_declares(name: str) -> None:
+    """As it is, as the dict says it differs, and under no other parameter."""
+    stated, unless = ATTACKS[name].needs, ATTACKS[name].otherwise
+    assert equipped(name)[1].needs == stated
+    if unless is not None:
+        assert equipped(name, **unless.given)[1].needs == unless.needs != stated
+        assert all(key in unless.when for key in unless.given)
+    for key, value in variations(name):
+        differs = unless is not None and key in unless.given and value != usual(name, key)
+        assert equipped(name, **{key: value})[1].needs == (unless.needs if unless and differs else stated)
 
 
 def test_attackers_who_lack_knowledge_are_refused() -> None:

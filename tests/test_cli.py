@@ -406,6 +406,17 @@ def test_list_has_the_parameters(sparsefed: Nursery) -> None:
     assert [p["name"] for p in found["models"][1]["parameters"]] == ["width", "hidden"]
 
 
+def test_list_says_what_an_attack_is_after_and_what_it_must_know(sparsefed: Nursery) -> None:
+    found = {entry["name"]: entry for entry in json.loads(sparsefed.run("list", "attacks", "--json").fine())["attacks"]}
+    assert found["badnets"]["goal"]["name"] == "patch" and found["badnets"]["needs"] == ["own data"]
+    belongs = {p["name"]: p["of"] for p in found["badnets"]["parameters"]}
+    assert (belongs["size"], belongs["boost"]) == ("goal", "method")
+    assert found["fang_krum"]["otherwise"] == {"when": 'knowledge = "partial"', "needs": ["own data"]}
+    text = " ".join(re.sub("[│┃]", " ", sparsefed.run("list", "dba").fine()).split())
+    assert text.index("goal: bars") < text.index("gap = 1") < text.index("method:") < text.index("pieces = 4")
+    assert "Xie et al." in text and "stand side by side in [attack]" in text
+
+
 def test_data_commands(sparsefed: Nursery) -> None:
     assert "digits" in sparsefed.run("data", "list").fine()
     states = {entry["name"]: entry["state"] for entry in json.loads(sparsefed.run("data", "list", "--json").fine())}

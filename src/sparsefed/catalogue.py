@@ -3,7 +3,7 @@ there is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any
@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from sparsefed import data
-from sparsefed.attacks import ATTACKS, Attacker
+from sparsefed.attacks import ATTACKS, NEEDS, Attacker, Need
 from sparsefed.client import ENGINES
 from sparsefed.config import Config
 from sparsefed.data.partition import PARTITIONS
@@ -44,13 +44,22 @@ KEYS = {
 }
 
 
-COLUMNS = ("name", "type", "default", "summary", "goal", "needs", "parameters")
-NEEDS = (
+COLUMNS = ("name", "type", "default", "summary", "needs", "parameters")
+RULES = (
     "needs: what a rule must see beyond norms and sums. rows: the updates themselves, a block at a time; all rows: "
     "every update of a round at once, so that memory grows with the cohort; history: who sent what in earlier rounds; "
     "root: clean examples of the server's own (data.root); layers: which coordinates make up a layer; model: the "
     "current model."
 )
+KNOWLEDGE = (
+    "needs: what attackers must be granted in threat.knowledge, beyond what everybody knows (the model, the learning "
+    "rate, the norm that the server enforces). own data: what the compromised devices of the round hold; honest "
+    "updates: what the others of the round send; defense: the server's rule, to try out what it would make of any "
+    "updates; server state: its momentum and memory. The parameters of an attack's goal and of its method stand side "
+    "by side in [attack]."
+)
+CAPTIONS = {"defenses": RULES, "attacks": KNOWLEDGE}
+NARROW = len("honest updates")  # the longest need: the words beside it have more use for the space
 
 
 def catalogue() -> dict[str, list[Entry]]:
@@ -95,12 +104,12 @@ def catalogue_tables(entries: Mapping[str, list[Entry]]) -> Iterator[Table]:
     """One table for each kind."""
     for kind, rows in entries.items():
         where = f" ({KEYS[kind]})" if kind in KEYS else ""
-        table = Table(title=kind + where, title_justify="left", title_style="bold", show_lines=kind == "defenses")
+        table = Table(title=kind + where, title_justify="left", title_style="bold", show_lines=kind in CAPTIONS)
         columns = [key for key in COLUMNS if any(key in r for r in rows)]
-        table.caption = NEEDS if kind == "defenses" else None
-        table.caption_justify = "left"
+        table.caption, table.caption_justify = escape(CAPTIONS.get(kind, "")), "left"
         for column in columns:
-            table.add_column(column, overflow="fold", no_wrap=column == "name")
+            widest = NARROW if column == "needs" else None
+            table.add_column(column, overflow="fold", no_wrap=column == "name", max_width=widest)
         for row in rows:
             table.add_row(*[_cell(row, column) for column in columns])
         yield table
@@ -130,10 +139,21 @@ def _entry(name: str, builder: Callable[..., Any], skip: int = 0, beside: Mappin
 
 
 def _attack(name: str, attacker: Attacker) -> Entry:
-    entry = _entry(name, attacker.method, skip=1)
-    after = [asdict(p) for p in parameters(attacker.goal, 1)]
-    goal = {"goal": _summary(attacker.goal), "paper": attacker.paper}
-    return {**entry, **goal, "parameters": after + entry["parameters"]}
+    """The goal's parameters first, each marked with what it belongs to."""
+    entry, unless = _entry(name, attacker.method, skip=1), attacker.otherwise
+    wanted = [{**asdict(p), "of": "goal"} for p in parameters(attacker.goal, 1)]
+    return {
+        **entry,
+        "paper": attacker.paper,
+        "goal": {"name": attacker.goal.__name__, "summary": _summary(attacker.goal)},
+        "needs": _in_order(attacker.needs),
+        "otherwise": {"when": unless.when, "needs": _in_order(unless.needs)} if unless else None,
+        "parameters": wanted + [{**p, "of": "method"} for p in entry["parameters"]],
+    }
+
+
+def _in_order(needs: Collection[Need]) -> list[str]:
+    return [need for need in NEEDS if need in needs]
 
 
 def _plain(known: Mapping[str, Callable[..., Any]]) -> list[Entry]:
@@ -151,12 +171,28 @@ def _facts(values: Mapping[str, Any]) -> str:
 def _cell(row: Entry, column: str) -> str:
     value = row.get(column)
     if column == "parameters":
-        return "\n".join(map(_parameter, value or []))
+        return "\n".join(_headed(row) if "goal" in row else map(_parameter, value or []))
     if column == "needs":
-        return "\n".join(value or ["-"])
+        return "\n".join([*(value or ["-"]), *_otherwise(row)])
     cite = f"\n[dim]{escape(row['paper'])}[/dim]" if column == "summary" and "paper" in row else ""
     text = f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)
     return escape(text) + cite
+
+
+def _headed(row: Entry) -> Iterator[str]:
+    """What an attack is after, with its parameters, and then those of the way it goes about it."""
+    goal, given = row["goal"], row["parameters"]
+    yield f"[bold]goal: {escape(goal['name'])}[/bold]\n  [dim]{escape(goal['summary'])}[/dim]"
+    yield from (_parameter(p) for p in given if p["of"] == "goal")
+    if own := [_parameter(p) for p in given if p["of"] == "method"]:
+        yield from ("[bold]method:[/bold]", *own)
+
+
+def _otherwise(row: Entry) -> Iterator[str]:
+    """The parameters with which an attack needs other knowledge."""
+    if unless := row.get("otherwise"):
+        yield f"[dim]if {escape(unless['when'])}:[/dim]"
+        yield from unless["needs"] or ["nothing"]
 
 
 def _parameter(found: Mapping[str, Any]) -> str:

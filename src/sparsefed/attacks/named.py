@@ -1,16 +1,16 @@
-"""The attacks by name: a method, and the goal it usually serves."""
+"""The attacks by name: a method, the goal it usually serves, and what it must know."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from sparsefed.attacks import backdoor_goals, goals
 from sparsefed.attacks.adaptive import adaptive_push, adaptive_topk
 from sparsefed.attacks.alie import alie, alie_searched
 from sparsefed.attacks.badnets import badnets
-from sparsefed.attacks.base import Attack, Craft
+from sparsefed.attacks.base import NEEDS, Attack, Craft, Need
 from sparsefed.attacks.boosted import boosted
 from sparsefed.attacks.dba import dba
 from sparsefed.attacks.drift import drift
@@ -35,13 +35,27 @@ def untargeted(scene: Scene) -> None:
     """No labels that are wanted: a model that is good for nothing."""
 
 
+class Otherwise(NamedTuple):
+    """Parameters with which an attack must know something else than it usually does."""
+
+    when: str  # as a person says it
+    given: Mapping[str, Any]  # an instance
+    needs: frozenset[Need]
+
+
 @dataclass(frozen=True)
 class Attacker:
-    """A line of the dict: how to build the attack, whose it is, and what it is after."""
+    """A line of the dict: how to build the attack, whose it is, what it is after, and what it must know.
+
+    `needs` describes the attack before it is built, for who has to choose one; what a run checks is what the built
+    attack says itself.
+    """
 
     method: Callable[..., Attack]  # (goal, **parameters)
     paper: str
     goal: GoalBuilder = untargeted  # (scene, **parameters)
+    needs: frozenset[Need] = frozenset()
+    otherwise: Otherwise | None = None
 
 
 _TARGETED = "Bhagoji et al. 2019, Analyzing Federated Learning through an Adversarial Lens"
@@ -64,31 +78,37 @@ _MIMIC = "Karimireddy et al. 2022, Byzantine-Robust Learning on Heterogeneous Da
 _DRIFT = "Xie et al. 2025, Model Poisoning Attacks to Federated Learning via Multi-Round Consistency"
 _ADAPTIVE = "Panda et al. 2022, SparseFed: Mitigating Model Poisoning Attacks in Federated Learning with Sparsification"
 
+_OWN: frozenset[Need] = frozenset({"own data"})
+_HONEST: frozenset[Need] = frozenset({"honest updates"})
+_SERVER: frozenset[Need] = frozenset(NEEDS) - _OWN  # all that it takes to try out an update on the server
+_PARTIAL = Otherwise('knowledge = "partial"', {"knowledge": "partial"}, _OWN)
+_TOLD = Otherwise("coordinates is given", {"coordinates": 40}, frozenset())
+
 ATTACKS: Mapping[str, Attacker] = {
     "pgd": Attacker(pgd, _TARGETED, goals.labels),
     "lone_pgd": Attacker(lone_pgd, _TARGETED, goals.labels),
     "boosted": Attacker(boosted, _TARGETED, goals.labels),
-    "adaptive_topk": Attacker(adaptive_topk, _ADAPTIVE, goals.labels),
-    "adaptive_push": Attacker(adaptive_push, _ADAPTIVE, goals.labels),
+    "adaptive_topk": Attacker(adaptive_topk, _ADAPTIVE, goals.labels, _SERVER),
+    "adaptive_push": Attacker(adaptive_push, _ADAPTIVE, goals.labels, _SERVER, _TOLD),
     "semantic": Attacker(pgd, _SEMANTIC, goals.semantic),
-    "replacement": Attacker(replacement, _SEMANTIC, goals.semantic),
+    "replacement": Attacker(replacement, _SEMANTIC, goals.semantic, _OWN),
     "edge": Attacker(pgd, _EDGE, backdoor_goals.edge),
-    "badnets": Attacker(badnets, _BADNETS, backdoor_goals.patch),
-    "dba": Attacker(dba, _DBA, backdoor_goals.bars),
-    "neurotoxin": Attacker(neurotoxin, _NEUROTOXIN, backdoor_goals.patch),
-    "sign_flip": Attacker(sign_flip, _SIGN_FLIP),
+    "badnets": Attacker(badnets, _BADNETS, backdoor_goals.patch, _OWN),
+    "dba": Attacker(dba, _DBA, backdoor_goals.bars, _OWN),
+    "neurotoxin": Attacker(neurotoxin, _NEUROTOXIN, backdoor_goals.patch, _OWN),
+    "sign_flip": Attacker(sign_flip, _SIGN_FLIP, needs=_OWN),
     "gaussian": Attacker(gaussian, _GAUSSIAN),
-    "label_flip": Attacker(label_flip, _LABEL_FLIP),
-    "fang_trimmed": Attacker(fang_trimmed, _FANG),
-    "fang_krum": Attacker(fang_krum, _FANG),
-    "alie": Attacker(alie, _ALIE),
-    "alie_searched": Attacker(alie_searched, _ALIE),
-    "ipm": Attacker(ipm, _IPM),
-    "ipm_searched": Attacker(ipm_searched, _IPM),
-    "min_max": Attacker(min_max, _MANIPULATING),
-    "min_sum": Attacker(min_sum, _MANIPULATING),
-    "mimic": Attacker(mimic, _MIMIC),
-    "drift": Attacker(drift, _DRIFT),
+    "label_flip": Attacker(label_flip, _LABEL_FLIP, needs=_OWN),
+    "fang_trimmed": Attacker(fang_trimmed, _FANG, needs=_HONEST, otherwise=_PARTIAL),
+    "fang_krum": Attacker(fang_krum, _FANG, needs=_HONEST, otherwise=_PARTIAL),
+    "alie": Attacker(alie, _ALIE, needs=_HONEST),
+    "alie_searched": Attacker(alie_searched, _ALIE, needs=_SERVER),
+    "ipm": Attacker(ipm, _IPM, needs=_HONEST),
+    "ipm_searched": Attacker(ipm_searched, _IPM, needs=_SERVER),
+    "min_max": Attacker(min_max, _MANIPULATING, needs=_HONEST),
+    "min_sum": Attacker(min_sum, _MANIPULATING, needs=_HONEST),
+    "mimic": Attacker(mimic, _MIMIC, needs=_HONEST),
+    "drift": Attacker(drift, _DRIFT, needs=_OWN),
 }
 
 
