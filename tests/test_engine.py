@@ -18,7 +18,7 @@ from sparsefed.client import Cohort, LocalStep, fused, loop
 from sparsefed.client.fused import _fused_block, _groups
 from sparsefed.client.layers import _CONV2D, Call
 from sparsefed.errors import ConfigError
-from sparsefed.models import MODELS, cnn, resnet9, softmax
+from sparsefed.models import MODELS, cnn
 from sparsefed.task import Task, load_flat, make_task, working_copy
 from sparsefed.types import Batch
 
@@ -223,18 +223,9 @@ def test_embedding(sizes: list[int], vocabulary: int, padded: bool, seed: int) -
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_is_fused(name: str) -> None:
-    params = {"width": 4} if name == "resnet9" else {}
+    params = {"width": 4} if name.startswith("resnet") else {}
     task = make_task(seeded(lambda: MODELS[name]((1, 16, 16), 10, **params)))
     assert_same(task, examples((1, 16, 16), [3, 1, 3, 2], 10, 0), LocalStep(0.1, 5e-4))
-
-
-def test_parameter_counts() -> None:
-    def count(module: nn.Module) -> int:
-        return sum(p.numel() for p in module.parameters())
-
-    assert count(resnet9((3, 32, 32), 10)) == 6_568_640
-    assert 90_000 <= count(cnn((1, 28, 28), 10)) <= 110_000
-    assert count(softmax((1, 28, 28), 10)) == 7850
 
 
 # --- ways to call a layer -----------------------------------------------------------------------------------------
