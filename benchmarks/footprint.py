@@ -124,7 +124,8 @@ def measure(model: str, dtype: str, rounds: int, tiny: bool) -> tuple[list[Row],
 def main(arguments: Sequence[str] | None = None) -> None:
     options = _parser().parse_args(arguments)
     if options.process:
-        process(*options.process, tiny=options.quick)
+        model, dtype = options.process
+        process(model, dtype, options.quick)
         return
     console, others = Console(), others_meter()
     rows: list[Row] = []

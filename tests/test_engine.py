@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -380,3 +381,18 @@ def test_bfloat16_is_near_float32() -> None:
     size = torch.linalg.vector_norm(truth, dim=1, dtype=torch.float64)
     torch.testing.assert_close(block.norms(), size, rtol=0.03, atol=0)
     assert torch.all(torch.linalg.vector_norm(block.rows() - truth, dim=1) <= 0.2 * size)  # a ReLU near 0 may flip
+
+
+def test_weights_are_not_counted_as_if_every_example_had_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model with few activations and many weights must not be cut into blocks of one client."""
+    task = make_task(seeded(lambda: nn.Sequential(nn.Linear(100, 500), nn.Tanh(), nn.Linear(500, 2))))
+    costs: list[float] = []
+    engine = sys.modules["sparsefed.client.fused"]
+
+    def spy(cohort: Cohort, *numbers: float) -> list[Any]:
+        costs.append(numbers[1])  # bytes an example
+        return [cohort.ids]
+
+    monkeypatch.setattr(engine, "split", spy)
+    list(fused(task)(task.initial(), examples((100,), [4, 4], 2, 0), PLAIN))
+    assert 500 * 4 <= costs[0] <= 6 * (100 + 2 * 500 + 2) * 4  # what an example leaves behind, a few times

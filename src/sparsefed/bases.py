@@ -1,7 +1,7 @@
 """Base configs: settings to start from, a TOML file each, and what it means to write a config on top of one.
 
-Not to be confused with `train.preset`, which says where learning rate and clip are applied. A base is a plain table like
-a user's own; what stands in the user's config wins, key by key, and:
+Not to be confused with `train.preset`, which says where learning rate and clip are applied. A base is a plain table
+like a user's own; what stands in the user's config wins, key by key, and:
 
 - a table that names another model, defense or attack replaces the base's table, for the parameters belong to the name;
 - a key that says the same thing in other words (`rounds` and `epochs`) replaces the base's;

@@ -192,8 +192,8 @@ def _timed(config: Config) -> Config:
         rounds = epochs_in_rounds(config.epochs, devices, train.cohort)
         if "rounds" in config.model_fields_set and config.rounds != rounds:
             raise ConfigError(
-                f"rounds = {config.rounds} and epochs = {config.epochs:g} contradict each other: with {devices} devices, "
-                f"{train.cohort} a round, these epochs are {rounds} rounds; give one of them"
+                f"rounds = {config.rounds} and epochs = {config.epochs:g} contradict each other: with {devices} "
+                f"devices, {train.cohort} a round, these epochs are {rounds} rounds; give one of them"
             )
     if train.peak_at is None and train.peak_epoch is None:
         train = train.model_copy(update={"peak_at": _takes_peak(train.schedule)[1]})
@@ -405,8 +405,8 @@ def _schedule(config: Config) -> Schedule:
         key = "peak_at" if train.peak_epoch is None else "peak_epoch"
         peaked = [name for name in SCHEDULES if _takes_peak(name)[0]]
         raise ConfigError(
-            f"train.{key} is {getattr(train, key):g}, but schedule {train.schedule} has no peak; leave it out, or choose "
-            f"a schedule that has one: {', '.join(peaked)}"
+            f"train.{key} is {getattr(train, key):g}, but schedule {train.schedule} has no peak; leave it out, or "
+            f"choose a schedule that has one: {', '.join(peaked)}"
         )
     builder, given = _function("schedule", train.schedule, SCHEDULES), {} if peak is None else {"peak_at": peak}
     check_arguments(f"schedule {train.schedule}", builder, given, skip=2)

@@ -9,8 +9,8 @@ from torch import nn
 
 from sparsefed.models.cnn import cnn
 from sparsefed.models.mlp import mlp
-from sparsefed.models.resnet101_ln import resnet101_ln
 from sparsefed.models.resnet9 import resnet9
+from sparsefed.models.resnet101_ln import resnet101_ln
 from sparsefed.models.softmax import softmax
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
@@ -21,7 +21,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "resnet101_ln": resnet101_ln,
 }
 
-# The examples a model is usually given, for which `sparsefed list` says how many parameters it has: shape, classes, whose.
+# The examples a model is usually given (shape, classes, whose), for which `sparsefed list` counts its parameters.
 USUAL: dict[str, tuple[tuple[int, ...], int, str]] = {
     "softmax": ((1, 28, 28), 10, "Fashion-MNIST"),
     "mlp": ((1, 28, 28), 10, "Fashion-MNIST"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Annotated
 
 from torch import nn
@@ -21,6 +22,6 @@ def mlp(
         raise ConfigError(f"model mlp: hidden is {list(hidden)}; every layer needs at least 1 unit")
     widths = (math.prod(shape), *hidden)
     layers: list[nn.Module] = [nn.Flatten()]
-    for before, after in zip(widths, widths[1:], strict=False):
+    for before, after in pairwise(widths):
         layers += [nn.Linear(before, after), nn.ReLU()]
     return nn.Sequential(*layers, nn.Linear(widths[-1], classes))

@@ -15,7 +15,7 @@ _DRAWS = {"normal_", "uniform_", "kaiming_normal_", "kaiming_uniform_", "trunc_n
 class _Undrawn(TorchFunctionMode):
     """Leaves first weights undrawn: on tensors without storage that is idle, and torch imports for seconds to do it."""
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ARG002
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = kwargs or {}
         if getattr(func, "__name__", "") in _DRAWS:
             return args[0] if args else given["tensor"]

@@ -1,10 +1,13 @@
 """ResNet101 with LayerNorm in place of BatchNorm: the paper's model for FEMNIST (its appendix, "FEMNIST Parameters").
 
-The paper says no more than that. What has the 43 124 350 parameters of the authors' public code (CommEfficient, 1 channel
-of 28x28, 62 classes) is the ImageNet network of He et al. 2016 (7x7 convolution of stride 2, 3x3 max-pool of stride 2,
-bottlenecks 3-4-23-3 with the stride in their 3x3 convolution, mean over the positions, linear layer with bias) where
-every normalisation runs over a whole image [C, H, W] and has a scale and a shift *of its own for every entry*, not for
-every channel. So the count depends on the size of the images: 28x28 become 14x14, 7x7, 7x7, 4x4, 2x2, 1x1.
+The paper says no more than that. What has the 43 124 350 parameters of the authors' public code (CommEfficient, for 1
+channel of 28x28 and 62 classes) is the ImageNet network of He et al. 2016 (7x7 convolution of stride 2, 3x3 max-pool of
+stride 2, bottlenecks 3-4-23-3 with the stride in their 3x3 convolution, mean over the positions, linear layer with
+bias) where every normalisation runs over a whole image [C, H, W] and has a scale and a shift *of its own for every
+entry*, not for every channel. So the count depends on the size of the images: 28x28 become 14x14 (convolution), 7x7
+(pooling and the first stage), 4x4, 2x2, 1x1.
+
+*Departures.* Other sizes and channels are taken too: the authors' shapes are written out for 28x28 and 1 channel.
 """
 
 from __future__ import annotations
