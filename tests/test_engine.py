@@ -385,7 +385,8 @@ def test_bfloat16_is_near_float32() -> None:
 
 def test_weights_are_not_counted_as_if_every_example_had_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """A model with few activations and many weights must not be cut into blocks of one client."""
-    task = make_task(seeded(lambda: nn.Sequential(nn.Linear(100, 500), nn.Tanh(), nn.Linear(500, 2))))
+    layers = (nn.Linear(100, 500), nn.Tanh(), nn.Linear(500, 500), nn.Tanh(), nn.Linear(500, 2))
+    task = make_task(seeded(lambda: nn.Sequential(*layers)))
     costs: list[float] = []
     engine = sys.modules["sparsefed.client.fused"]
 
@@ -395,4 +396,4 @@ def test_weights_are_not_counted_as_if_every_example_had_its_own(monkeypatch: py
 
     monkeypatch.setattr(engine, "split", spy)
     list(fused(task)(task.initial(), examples((100,), [4, 4], 2, 0), PLAIN))
-    assert 500 * 4 <= costs[0] <= 6 * (100 + 2 * 500 + 2) * 4  # what an example leaves behind, a few times
+    assert 2 * 500 * 4 <= costs[0] <= 6 * (100 + 4 * 500 + 2) * 4  # what an example leaves behind, a few times
