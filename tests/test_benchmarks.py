@@ -201,6 +201,14 @@ def test_population_runs_and_writes_its_numbers(tmp_path: Path) -> None:
         assert abs(found[key]["median"]) < 64
 
 
+@needs_linux
+def test_footprint_runs_and_writes_its_numbers(tmp_path: Path) -> None:
+    run("benchmarks.footprint", "--quick", "--models", "resnet9", "--rounds", "1", "--json", f"{tmp_path}/f.json")
+    found = results(tmp_path / "f.json")
+    assert {what for what, _ in found} == {"seconds a round", "peak MB"}
+    assert all(row["median"] > 0 for row in found.values())
+
+
 def test_aggregators_runs_and_writes_its_numbers(tmp_path: Path) -> None:
     said = run(
         "benchmarks.aggregators", "--quick", "--repeats", "2", "--json", f"{tmp_path}/a.json", "--peers", "nowhere"

@@ -26,7 +26,7 @@ from typing import Any
 
 import pytest
 
-from sparsefed import data
+from sparsefed import bases, data
 from sparsefed.attacks import ATTACKS
 from sparsefed.client import ENGINES
 from sparsefed.data.partition import PARTITIONS
@@ -368,6 +368,7 @@ LISTED: dict[str, Mapping[str, Any]] = {
     "schedules": SCHEDULES,
     "engines": ENGINES,
     "presets": PRESETS,
+    "bases": dict.fromkeys(bases.names()),
 }
 
 
@@ -386,6 +387,9 @@ def test_list_has_every_entry_of_every_dict_and_every_key(sparsefed: Nursery) ->
 
 def test_list_can_be_asked_for_a_kind_or_a_name(sparsefed: Nursery) -> None:
     assert json.loads(sparsefed.run("list", "models", "--json").fine()).keys() == {"models"}
+    assert json.loads(sparsefed.run("list", "presets", "--json").fine()).keys() == {"presets", "bases"}
+    assert "cross-device" in sparsefed.run("list", "bases").fine()
+    assert "43 124 350" in sparsefed.run("list", "resnet101_ln").fine()
     found = json.loads(sparsefed.run("list", "sparsefed", "--json").fine())
     assert [entry["name"] for entry in found["defenses"]] == ["sparsefed"]
     text = sparsefed.run("list", "sparsefed").fine()
@@ -403,7 +407,12 @@ def test_list_has_the_parameters(sparsefed: Nursery) -> None:
     assert (beside["clip_norm"]["default"], beside["rho"]["default"]) == (None, 0.9)
     assert "mode" not in rules["sparsefed"]  # it follows from train.mode
     assert {p["name"] for p in found["attacks"][0]["parameters"]} >= {"epochs", "batch", "step", "boost"}
-    assert [p["name"] for p in found["models"][1]["parameters"]] == ["width", "hidden"]
+    models = {entry["name"]: entry for entry in found["models"]}
+    assert [p["name"] for p in models["cnn"]["parameters"]] == ["width", "hidden"]
+    assert models["resnet101_ln"]["size"] == "43 124 350 (FEMNIST)"
+    assert models["resnet101_ln"]["engine"] == "fused"
+    schedules = {entry["name"]: [p["name"] for p in entry["parameters"]] for entry in found["schedules"]}
+    assert schedules["constant"] == [] and schedules["cosine"] == ["peak_at"]
 
 
 def test_list_says_what_an_attack_is_after_and_what_it_must_know(sparsefed: Nursery) -> None:

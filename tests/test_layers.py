@@ -16,7 +16,7 @@ LAYERS = (
     ("defenses", "attacks", "data", "models"),
     ("federation", "task", "client", "schedule", "privacy", "metrics"),
     ("simulate",),
-    ("config", "runs"),
+    ("bases", "config", "runs"),
     ("report",),
     ("catalogue", "progress"),
     ("cli",),

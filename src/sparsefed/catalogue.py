@@ -12,18 +12,22 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from rich.markup import escape
 from rich.table import Table
+from torch import nn
 
-from sparsefed import data
+from sparsefed import bases, data
 from sparsefed.attacks import ATTACKS, NEEDS, Attacker, Need
 from sparsefed.client import ENGINES
-from sparsefed.config import Config
+from sparsefed.client.fused import unknown_layers
+from sparsefed.config import Config, parse
 from sparsefed.data.partition import PARTITIONS
 from sparsefed.defenses import DEFENSES, PRE, PRESETS, Frame
 from sparsefed.errors import ConfigError, unknown
 from sparsefed.federation import SAMPLING
-from sparsefed.models import MODELS
+from sparsefed.models import MODELS, USUAL
+from sparsefed.models.outline import outline
 from sparsefed.parameters import parameters, readable
 from sparsefed.schedule import SCHEDULES
+from sparsefed.task import make_task
 
 Entry = dict[str, Any]
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -41,10 +45,12 @@ KEYS = {
     "schedules": "train.schedule",
     "engines": "train.engine",
     "presets": "train.preset",
+    "bases": "base",
 }
+ALSO = {"presets": ("bases",)}  # other kinds that a person may mean by the same word
 
 
-COLUMNS = ("name", "type", "default", "summary", "needs", "parameters")
+COLUMNS = ("name", "type", "default", "summary", "needs", "size", "engine", "parameters")
 RULES = (
     "needs: what a rule must see beyond norms and sums. rows: the updates themselves, a block at a time; all rows: "
     "every update of a round at once, so that memory grows with the cohort; history: who sent what in earlier rounds; "
@@ -76,14 +82,15 @@ def catalogue() -> dict[str, list[Entry]]:
         ],
         "pre-aggregations": [_entry(name, builder) for name, builder in PRE.items()],
         "attacks": [_attack(name, attacker) for name, attacker in ATTACKS.items()],
-        "models": [_entry(name, builder, skip=2) for name, builder in MODELS.items()],
+        "models": [_model(name, builder) for name, builder in MODELS.items()],
         "data sets": [{"name": name, "summary": record.description} for name, record in data.DATASETS.items()],
         "partitions": _plain(PARTITIONS),
         "sampling": _plain(SAMPLING),
-        "schedules": _plain(SCHEDULES),
+        "schedules": [_entry(name, builder, skip=2) for name, builder in SCHEDULES.items()],
         "engines": _plain(ENGINES),
         "presets": [{"name": name, "summary": _facts(asdict(preset))} for name, preset in PRESETS.items()],
-        "config keys": list(_keys(Config, Config())),
+        "bases": [{"name": name, "summary": bases.summary(name)} for name in bases.names()],
+        "config keys": list(_keys(Config, parse({}))),
     }
 
 
@@ -92,7 +99,7 @@ def narrowed(entries: Mapping[str, list[Entry]], what: str) -> dict[str, list[En
     if not what:
         return dict(entries)
     if what in entries:
-        return {what: entries[what]}
+        return {kind: entries[kind] for kind in (what, *ALSO.get(what, ())) if kind in entries}
     found = {kind: [entry for entry in listed if entry["name"] == what] for kind, listed in entries.items()}
     if not any(found.values()):
         names = {entry["name"] for kind, listed in entries.items() if kind != "config keys" for entry in listed}
@@ -136,6 +143,18 @@ def _entry(name: str, builder: Callable[..., Any], skip: int = 0, beside: Mappin
     found = [asdict(p) for p in parameters(builder, skip)]
     found += [{**asdict(p), "default": beside[p.name]} for p in parameters(Frame) if p.name in beside]
     return {"name": name, "summary": _summary(builder), "parameters": found}
+
+
+def _model(name: str, builder: Callable[..., nn.Module]) -> Entry:
+    """With how many parameters it has for the examples it is usually given, and how updates are computed."""
+    shape, classes, whose = USUAL[name]
+    task = make_task(outline(lambda: builder(shape, classes)))
+    strange = unknown_layers(task)
+    return {
+        **_entry(name, builder, skip=2),
+        "size": f"{task.d:,} ({whose})".replace(",", " "),
+        "engine": f"client by client, for {', '.join(strange)}" if strange else "fused",
+    }
 
 
 def _attack(name: str, attacker: Attacker) -> Entry:

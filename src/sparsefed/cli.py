@@ -39,7 +39,7 @@ app = typer.Typer(
 
 Start with `sparsefed demo`: the same model trained three times under attack, undefended, with clipping, with
 SparseFed. Then write a config (TOML) and `sparsefed run` it; `sparsefed list` shows every name a config can
-use.
+use, `sparsefed list bases` the paper's settings to start from (`base = "fmnist/cross-device"`).
 
 Exit codes: 0 done, 2 something to mend first (one sentence says what), 130 interrupted after saving.""",
 )

@@ -2,7 +2,8 @@
 
 A key nobody knows, a value of the wrong type or an impossible one is one sentence before anything starts: `parse`
 refuses all that can be refused without data, `build` the rest (k > d, more auxiliary than test points) before a run
-folder is made. Wherever a name is taken, `"my_package.my_module:my_function"` is taken too.
+folder is made. Wherever a name is taken, `"my_package.my_module:my_function"` is taken too. `base` names a config to
+start from (`bases.py`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from torch import Tensor, nn
 
-from sparsefed import data
+from sparsefed import bases, data
 from sparsefed.attacks import ATTACKS, NEEDS, Attack, Attacker, Goal, Need, Scene, equip
 from sparsefed.attacks.goals import labels
 from sparsefed.attacks.named import check_parameters
@@ -33,10 +34,10 @@ from sparsefed.errors import ConfigError, unknown
 from sparsefed.federation import SAMPLING, WHO, Federation, ThreatModel, federate, malicious_ids, rounds_per_epoch
 from sparsefed.metrics import class_accuracies
 from sparsefed.models import MODELS
-from sparsefed.parameters import check_arguments
+from sparsefed.parameters import check_arguments, parameters
 from sparsefed.privacy import Guarantee, of_run
 from sparsefed.rng import integer_seed, rng
-from sparsefed.schedule import SCHEDULES, Schedule
+from sparsefed.schedule import SCHEDULES, Schedule, epochs_in_rounds, peak_share
 from sparsefed.simulate import Metrics, Protocol, RoundReport, ServerState, simulate, start
 from sparsefed.task import Task, differentiator, evaluator, image_normaliser, make_task
 from sparsefed.types import Arrays, Batch, Defense
@@ -92,7 +93,8 @@ class TrainTable(_Table):
     sampling: str = "epoch"
     lr: Number = Field(0.2, gt=0)
     schedule: str = "triangular"
-    peak_at: Number = 5 / 24
+    peak_at: Number | None = None  # as a share of the rounds; None: the schedule's own, or peak_epoch
+    peak_epoch: Number | None = Field(None, ge=0)  # the same in epochs
     weight_decay: Number = Field(5e-4, ge=0)  # of the round's sum; each of the cohort's devices applies its share
     dtype: Literal["float32", "bfloat16"] = "float32"
     engine: str = "fused"
@@ -117,7 +119,9 @@ class Config(_Table):
 
     name: str = ""
     seed: Whole = Field(0, ge=0)
+    base: str = Field("", exclude=True)  # a config to start from; `parse` puts what it says in its place
     rounds: Count = 2400
+    epochs: Number | None = Field(None, gt=0)  # instead of rounds: how often every device takes part
     evaluate_every: Count = 25
     checkpoint_every: Count = 50
     data: DataTable = DataTable()
@@ -160,7 +164,7 @@ def parse(table: Mapping[str, Any], overrides: Sequence[str] = (), source: str =
     for override in overrides:
         _set(merged, override)
     try:
-        config = Config.model_validate(merged)
+        config = _timed(Config.model_validate(_on_its_base(merged)))
         _check(config)
     except ValidationError as error:
         problems = "; ".join(_sentence(problem) for problem in error.errors())
@@ -168,6 +172,32 @@ def parse(table: Mapping[str, Any], overrides: Sequence[str] = (), source: str =
     except ConfigError as error:
         raise ConfigError(_from(source) + str(error)) from error
     return config
+
+
+def _on_its_base(table: dict[str, Any]) -> dict[str, Any]:
+    """What the config says together with its base; `attack = false`, and nobody attacks, whatever [threat] says."""
+    base = table.get("base")
+    if base and isinstance(base, str):
+        table = bases.over(bases.load(base), {key: item for key, item in table.items() if key != "base"})
+    bases.refuse_both(table)
+    if table.get("attack") is False:
+        table = {key: item for key, item in table.items() if key not in ("attack", "threat")}
+    return table
+
+
+def _timed(config: Config) -> Config:
+    """Rounds where epochs are given, and the peak that a schedule has by itself."""
+    train, devices, rounds = config.train, config.data.devices, config.rounds
+    if config.epochs is not None:
+        rounds = epochs_in_rounds(config.epochs, devices, train.cohort)
+        if "rounds" in config.model_fields_set and config.rounds != rounds:
+            raise ConfigError(
+                f"rounds = {config.rounds} and epochs = {config.epochs:g} contradict each other: with {devices} "
+                f"devices, {train.cohort} a round, these epochs are {rounds} rounds; give one of them"
+            )
+    if train.peak_at is None and train.peak_epoch is None:
+        train = train.model_copy(update={"peak_at": _takes_peak(train.schedule)[1]})
+    return config.model_copy(update={"rounds": rounds, "train": train})
 
 
 def demo(overrides: Sequence[str] = ()) -> list[Config]:
@@ -212,6 +242,7 @@ def _set(table: dict[str, Any], override: str) -> None:
     *path, last = (part.strip() for part in key.split("."))
     if not equals or not all((*path, last)):
         raise ConfigError(f"--set takes key=value, for instance --set defense.k=1000, but was given '{override}'")
+    bases.replace(table, ".".join((*path, last)))
     for part in path:
         table = table.setdefault(part, {})
         if not isinstance(table, dict):
@@ -367,9 +398,26 @@ def _attacker(table: Named) -> Attacker:
 
 
 def _schedule(config: Config) -> Schedule:
-    train = config.train
-    schedule: Schedule = _function("schedule", train.schedule, SCHEDULES)(train.lr, config.rounds, train.peak_at)
+    train, peak = config.train, config.train.peak_at
+    if train.peak_epoch is not None:
+        peak = peak_share(train.peak_epoch, config.rounds, config.data.devices, train.cohort)
+    if peak is not None and not _takes_peak(train.schedule)[0]:
+        key = "peak_at" if train.peak_epoch is None else "peak_epoch"
+        peaked = [name for name in SCHEDULES if _takes_peak(name)[0]]
+        raise ConfigError(
+            f"train.{key} is {getattr(train, key):g}, but schedule {train.schedule} has no peak; leave it out, or "
+            f"choose a schedule that has one: {', '.join(peaked)}"
+        )
+    builder, given = _function("schedule", train.schedule, SCHEDULES), {} if peak is None else {"peak_at": peak}
+    check_arguments(f"schedule {train.schedule}", builder, given, skip=2)
+    schedule: Schedule = builder(train.lr, config.rounds, **given)
     return schedule
+
+
+def _takes_peak(schedule: str) -> tuple[bool, float | None]:
+    """Whether a schedule can be told where its peak is, and where it is if nobody says."""
+    found = [p.default for p in parameters(_function("schedule", schedule, SCHEDULES), 2) if p.name == "peak_at"]
+    return bool(found), found[0] if found else None
 
 
 def _defense(config: Config) -> Defense:

@@ -105,12 +105,14 @@ def _options(hint: Any) -> tuple[Any, ...]:
 def readable(hint: Any) -> str:
     """A type as a person reads it.
 
-    >>> readable(int | None), readable(Literal["a", "b"])
-    ('int', "'a' | 'b'")
+    >>> readable(int | None), readable(Literal["a", "b"]), readable(tuple[int, ...])
+    ('int', "'a' | 'b'", 'list of int')
     """
     words: list[str] = []
     for option in _options(hint):
         choices = [repr(choice) for choice in get_args(option)] if get_origin(option) is Literal else []
+        if get_origin(option) is tuple and (inner := get_args(option)):
+            choices = [f"list of {readable(inner[0])}"]
         words += choices or [getattr(option, "__name__", str(option))]
     return " | ".join(word for word in words if word != "NoneType")
 
@@ -126,6 +128,8 @@ def _fits_one(value: Any, option: Any) -> bool:
         return isinstance(value, str) and value in get_args(option)
     if option is NoneType:
         return value is None
+    if get_origin(option) is tuple:
+        return isinstance(value, (list, tuple)) and all(_fits(part, get_args(option)[0]) for part in value)
     if option is int:
         return isinstance(value, Integral) and not isinstance(value, bool)
     if option is float:

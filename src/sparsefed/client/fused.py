@@ -290,9 +290,11 @@ def _probe(task: Task, theta: Tensor, cohort: Cohort) -> float:
     load_flat(task, slow, theta)
     truth = client_rows(task, slow, theta, batch, step)
     saved: dict[int, int] = {}
+    weights = {parameter.data_ptr() for parameter in fast.parameters()}  # saved too, but not once an example
 
     def pack(tensor: Tensor) -> Tensor:
-        saved[tensor.data_ptr()] = tensor.nbytes
+        if tensor.data_ptr() not in weights:
+            saved[tensor.data_ptr()] = tensor.nbytes
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
