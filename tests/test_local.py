@@ -59,10 +59,13 @@ def by_device(engine: Any, task: Task, cohort: Cohort, step: LocalStep) -> dict[
     return found
 
 
-def assert_near(found: dict[int, Tensor], truth: dict[int, Tensor], tolerance: float = TOLERANCE) -> None:
+def assert_near(
+    found: dict[int, Tensor], truth: dict[int, Tensor], tolerance: float = TOLERANCE, floor: float = 1e-6
+) -> None:
+    """Near relative to the update; `floor` is the rounding of the weights themselves, of which it is a difference."""
     assert found.keys() == truth.keys()
     for device, row in truth.items():
-        assert float((found[device] - row).norm()) <= tolerance * float(row.norm()) + 1e-6
+        assert float((found[device] - row).norm()) <= tolerance * float(row.norm()) + floor
 
 
 def smooth(width: int = 8) -> nn.Module:
@@ -144,7 +147,7 @@ def test_every_model_trains_alike(model: str) -> None:
     cohort, step = examples((1, 16, 16), [3, 1, 3, 2], 10), LocalStep(1e-3, 5e-4, 0, Plan(3, 2))
     truth = by_device(loop(task), task, cohort, step)
     for name in FAST:
-        assert_near(by_device(ENGINES[name](task), task, cohort, step), truth, 1e-3)
+        assert_near(by_device(ENGINES[name](task), task, cohort, step), truth, 1e-3, floor=5e-6)
 
 
 def test_bfloat16_keeps_its_weights_in_float32() -> None:
