@@ -272,12 +272,11 @@ class Straight(nn.Module):
 def test_fedprox_and_decay_in_closed_form(name: str) -> None:
     """With a constant gradient g, u_s = u_(s-1) (1 - r mu) + r g: a geometric series in every epoch's rate."""
     task = make_task(Straight())
-    cohort = Cohort(
-        np.arange(3), np.ones(3, np.int64), lambda ids: Batch(torch.ones(len(ids), 1), ids * 0, ids * 0 + 1)
-    )
-    cohort = cohort._replace(
-        gather=lambda ids: Batch(torch.ones(len(ids), 1), torch.zeros(len(ids), dtype=torch.int64), ids * 0 + 1)
-    )
+
+    def gather(ids: Any) -> Batch:
+        return Batch(torch.ones(len(ids), 1), torch.zeros(len(ids), dtype=torch.int64), np.ones(len(ids), np.int64))
+
+    cohort = Cohort(np.arange(3), np.ones(3, np.int64), gather)
     g = torch.tensor([-1.0, 1.0])  # softmax minus one-hot: class 0 is right, class 1 is certain
     for plan in (Plan(4, None, 1.0, 0.7), Plan(3, None, 0.5, 0.0), Plan(5, 1, 0.9, 1.5)):
         u, rate = torch.zeros(2), 2.0

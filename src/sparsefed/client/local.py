@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -49,8 +48,14 @@ def local(task: Task, dtype: torch.dtype = torch.float32, budget: int = MEMORY_B
     return compute
 
 
-by_client = partial(local, way="by client")
-stacked = partial(local, way="stacked")
+def by_client(task: Task, dtype: torch.dtype = torch.float32, budget: int = MEMORY_BUDGET) -> Engine:
+    """As `fused`, but several local steps always one client after the other, whatever their size."""
+    return local(task, dtype, budget, "by client")
+
+
+def stacked(task: Task, dtype: torch.dtype = torch.float32, budget: int = MEMORY_BUDGET) -> Engine:
+    """As `fused`, but several local steps always on stacked weights, where the model allows it."""
+    return local(task, dtype, budget, "stacked")
 
 
 def _several(task: Task, dtype: torch.dtype, budget: int, way: Way) -> Engine:
