@@ -36,6 +36,7 @@ bench: $(STAMP)  ## the benchmarks (ratios against named references); wants an i
 	@$(BIN)/python -m benchmarks.engine --json runs/bench-engine.json
 	@$(BIN)/python -m benchmarks.population --json runs/bench-population.json
 	@$(BIN)/python -m benchmarks.aggregators --json runs/bench-aggregators.json
+	@$(BIN)/python -m benchmarks.local_training --json runs/bench-local-training.json
 	@$(BIN)/python -m benchmarks.attacks --json runs/bench-attacks.json
 	@$(BIN)/python -m benchmarks.footprint --json runs/bench-footprint.json
 

@@ -14,6 +14,7 @@ from sparsefed.task import Task, working_copy
 from sparsefed.types import Context
 
 LR, CLIP_NORM, WEIGHT_DECAY = 0.01, 1.0, 5e-6  # weight decay is not 0, so that all of our path is timed
+LOCAL_LR = 0.01  # of each step where devices take several
 _STEP, _CONTEXT = LocalStep(1.0, WEIGHT_DECAY), Context(round=1, lr=LR)
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.cases import CLASSES, Case
-from benchmarks.contestants import CLIP_NORM, LR, WEIGHT_DECAY, Round
+from benchmarks.contestants import CLIP_NORM, LOCAL_LR, LR, WEIGHT_DECAY, Round
 from benchmarks.workers import ROOT, Worker, worker
 
 VENV = ROOT / ".venv-peers"
@@ -39,15 +39,23 @@ def python_of(venv: Path) -> Path | None:
 
 @contextmanager
 def pfl_research(
-    python: Path, case: Case, given: Round, channels_last: bool = False, autocast: bool = False
+    python: Path,
+    case: Case,
+    given: Round,
+    channels_last: bool = False,
+    autocast: bool = False,
+    local_epochs: int | None = None,
 ) -> Iterator[Peer]:
-    """pfl-research with the cohort, the model and the hyperparameters that ours is given."""
+    """pfl-research with the cohort, the model and the hyperparameters that ours is given; with `local_epochs`, as
+    FedAvg: the rate is the devices' and the server applies the mean as it is."""
     asked = {
         "model": case.model,
         "params": dict(case.params),
         "shape": case.shape,
         "classes": CLASSES,
-        "lr": LR,
+        "lr": LR if local_epochs is None else 1.0,
+        "local_lr": 1.0 if local_epochs is None else LOCAL_LR,
+        "local_epochs": local_epochs or 1,
         "clip_norm": CLIP_NORM,
         "weight_decay": WEIGHT_DECAY,
         "threads": torch.get_num_threads(),

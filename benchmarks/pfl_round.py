@@ -3,7 +3,7 @@
 Runs in the peers' environment, which has torch, NumPy and pfl but nothing of ours: model files, which need torch alone,
 are run as files. pfl is given what suits it: the users' examples as float32 tensors that are normalised already, the
 whole of a user's data as one batch, no evaluation, no callbacks, no metrics printed, all cores, and the same setting of
-the C library's allocator as ours. It computes what ours computes: each user takes one SGD step from the
+the C library's allocator as ours. It computes what ours computes: each user takes its SGD steps from the
 same weights, the difference is clipped to the same norm, the mean is applied by SGD on the server.
 """
 
@@ -99,7 +99,10 @@ def main() -> None:
     model, backend = make_model(asked, theta), make_backend(x, y, sizes, asked["clip_norm"])
     algorithm: Any = FederatedAveraging()
     local = NNTrainHyperParams(
-        local_num_epochs=1, local_learning_rate=1.0, local_batch_size=None, local_max_grad_norm=None
+        local_num_epochs=asked["local_epochs"],
+        local_learning_rate=asked["local_lr"],
+        local_batch_size=None,
+        local_max_grad_norm=None,
     )
     done = 0
 

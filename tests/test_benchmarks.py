@@ -16,6 +16,7 @@ import torch
 from benchmarks import engine
 from benchmarks.cases import CASES, Case, make_case_task, make_cohort, make_federation, our_bars, peer_bar, quick
 from benchmarks.contestants import CLIP_NORM, LR, Round, all_rows, clip_and_mean
+from benchmarks.local_training import clipped_round
 from benchmarks.machine import Clock, others_share, read_clock
 from benchmarks.outcome import Bar, Row
 from benchmarks.peers import VENV, pfl_research, python_of
@@ -24,7 +25,7 @@ from benchmarks.timing import Contestant, excess, interleaved, ratio, spread
 from benchmarks.workers import ROOT, WorkerError, worker
 
 from sparsefed.attacks import ATTACKS
-from sparsefed.client import fused, loop
+from sparsefed.client import fused, local, loop
 
 needs_linux = pytest.mark.skipif(not CLEAR.exists(), reason="memory is read from Linux's /proc")
 
@@ -115,6 +116,16 @@ def test_pfl_research_computes_what_ours_computes() -> None:
     with pfl_research(python, case, given) as peer:
         assert peer.run() > 0
     assert float((peer.theta - ours).norm() / (ours - given.theta).norm()) < 1e-3
+
+
+@pytest.mark.skipif(python_of(VENV) is None, reason="the peers' environment is not there; `make peers` makes it")
+def test_pfl_research_trains_locally_as_ours_does() -> None:
+    case = quick(CASES["cnn"])
+    given, python = tiny_round(case), python_of(VENV)
+    assert python is not None
+    ours = clipped_round(given, local(given.task), 3)()
+    with pfl_research(python, case, given, local_epochs=3) as peer:
+        assert float((peer.theta - ours).norm() / (ours - given.theta).norm()) < 1e-3
 
 
 def test_the_peers_run_the_same_torch_and_everything_is_pinned() -> None:
@@ -218,6 +229,15 @@ def test_aggregators_runs_and_writes_its_numbers(tmp_path: Path) -> None:
     assert found["ours / plain", "median"]["median"] > 0
     assert found["torch.sort / ours", "trimmed_mean f = 2"]["median"] > 0
     assert {"topk_memory / torch.add", "sketch and recovery: torch / ours"} <= {what for what, _ in found}
+
+
+def test_local_training_runs_and_writes_its_numbers(tmp_path: Path) -> None:
+    small = ("--models", "cnn", "--epochs", "2", "--no-rule", "--peers", "nowhere")
+    assert "make peers" in run("benchmarks.local_training", "--quick", *small, "--json", f"{tmp_path}/l.json")
+    found = results(tmp_path / "l.json")
+    assert {what for what, _ in found} == {"ours / better of vmap, loop", "loop / ours", "vmap / ours"}
+    differences = json.loads((tmp_path / "l.json").read_text())["details"]["models"]["cnn, 2"]["difference"]
+    assert all(difference < 1e-3 for difference in differences.values())  # all contestants computed the same
 
 
 def test_attacks_runs_and_writes_its_numbers(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from sparsefed import bases, data
 from sparsefed.attacks import ATTACKS, NEEDS, Attack, Attacker, Goal, Need, Scene, equip
 from sparsefed.attacks.goals import labels
 from sparsefed.attacks.named import check_parameters
-from sparsefed.client import ENGINES, MEMORY_BUDGET
+from sparsefed.client import ENGINES, MEMORY_BUDGET, Plan
 from sparsefed.data.partition import PARTITIONS
 from sparsefed.defenses import DEFENSES, assemble
 from sparsefed.errors import ConfigError, unknown
@@ -96,6 +96,11 @@ class TrainTable(_Table):
     peak_at: Number | None = None  # as a share of the rounds; None: the schedule's own, or peak_epoch
     peak_epoch: Number | None = Field(None, ge=0)  # the same in epochs
     weight_decay: Number = Field(5e-4, ge=0)  # of the round's sum; each of the cohort's devices applies its share
+    local_epochs: Count = 1
+    local_batch: Count | None = None  # None: all of a device's examples at once
+    local_lr: Number | None = Field(None, gt=0)  # None: the schedule's lambda(t)
+    local_decay: Number = Field(1.0, gt=0)  # the local rate's factor from an epoch to the next
+    prox: Number = Field(0.0, ge=0)  # FedProx's mu
     dtype: Literal["float32", "bfloat16"] = "float32"
     engine: str = "fused"
     memory_mb: Count = MEMORY_BUDGET // 2**20
@@ -347,12 +352,24 @@ def _check(config: Config) -> None:
     _function("sampling", config.train.sampling, SAMPLING)
     _function("engine", config.train.engine, ENGINES)
     _schedule(config)
+    _check_local(config.train)
     check_arguments(f"model {config.model.name}", _model(config), config.model.params, skip=2)
     _defense(config)
     _check_threat(config)
     devices, cohort = config.data.devices, config.train.cohort
     if devices is not None and cohort > devices:
         raise ConfigError(f"train.cohort is {cohort}, but there are only {devices} devices; use at most that")
+
+
+def _check_local(train: TrainTable) -> None:
+    """In uncompressed mode a device sends one gradient and the server owns the rate."""
+    local = ("local_epochs", "local_batch", "local_lr", "local_decay", "prox")
+    given = [f"train.{key}" for key in local if getattr(train, key) != TrainTable.model_fields[key].default]
+    if given and train.mode != "fedavg":
+        raise ConfigError(
+            f"{' and '.join(given)} {'is' if len(given) == 1 else 'are'} for devices that train by themselves, but in "
+            f"mode '{train.mode}' they send one gradient; set train.mode = \"fedavg\""
+        )
 
 
 def _check_threat(config: Config) -> None:
@@ -501,6 +518,8 @@ def build(config: Config, load: Callable[[data.DataSet], Arrays] = data.load) ->
         gradient=differentiator(task, dtype),
         layers=tuple(slot.stop - slot.start for slot in task.slots),
         root=_root(config, arrays),
+        plan=Plan(config.train.local_epochs, config.train.local_batch, config.train.local_decay, config.train.prox),
+        local_lr=config.train.local_lr,
     )
     evaluate = _evaluation(task, arrays, dtype, goal)
     return Experiment(config, protocol, task.initial(), evaluate, _facts(config, arrays, federation, goal))

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from sparsefed.attacks import Attack, Knowledge
-from sparsefed.client import Cohort, Engine, LocalStep
+from sparsefed.client import ONE_STEP, Cohort, Engine, LocalStep, Plan
+from sparsefed.client.base import one_step, turns
 from sparsefed.federation import Federation
 from sparsefed.metrics import reach
 from sparsefed.rng import integer_seed
@@ -55,6 +56,8 @@ class Protocol:
     gradient: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None  # what attackers differentiate with
     layers: tuple[int, ...] = ()  # coordinates of each parameter tensor
     root: Batch | None = None  # examples that the server holds, where the defense asks for an update on them
+    plan: Plan = ONE_STEP  # how many local steps a device takes; several need `device_lr`
+    local_lr: float | None = None  # the rate of a device's own steps; None: lambda(t)
 
 
 @dataclass(frozen=True)
@@ -160,8 +163,15 @@ def _context(protocol: Protocol, theta: Tensor, round: int) -> Context:
 
 
 def _local_step(protocol: Protocol, context: Context) -> LocalStep:
-    scale = context.lr if protocol.device_lr else 1.0
-    return LocalStep(scale, protocol.weight_decay, integer_seed(protocol.seed, "layers", context.round))
+    seed = integer_seed(protocol.seed, "layers", context.round)
+    return LocalStep(_rate(protocol, context), protocol.weight_decay, seed, protocol.plan)
+
+
+def _rate(protocol: Protocol, context: Context) -> float:
+    """Of a device's first step; 1 where the server owns the rate."""
+    if not protocol.device_lr:
+        return 1.0
+    return context.lr if protocol.local_lr is None else protocol.local_lr
 
 
 def _blocks(
@@ -220,10 +230,44 @@ def _knowledge(
         protocol.gradient,
         protocol.seed,
         attackers=len(hostile),
-        scale=context.lr if protocol.device_lr else 1.0,
+        scale=_total_rate(protocol, context, hostile),
         cohort=honest + len(hostile),
         own=protocol.federation.gather(hostile) if "own data" in needs else None,
         honest=torch.cat(seen) if "honest updates" in needs and seen else None,
         serve=serve if "defense" in needs else None,
         server=state.defense if "server state" in needs else None,
+        train=_trainer(protocol, state.theta, context, hostile),
     )
+
+
+def _total_rate(protocol: Protocol, context: Context, hostile: IntArray) -> float:
+    """The rates of a device's steps added up, on average over the attackers: what multiplies a gradient that stays."""
+    step, sizes = _local_step(protocol, context), protocol.federation.sizes(hostile)
+    if one_step(step.plan, sizes):
+        return step.scale
+    return float(np.mean([sum(turn.rate for turn in turns(step, 0, size)) for size in sizes.tolist()]))
+
+
+def _trainer(
+    protocol: Protocol, theta: Tensor, context: Context, hostile: IntArray
+) -> Callable[[Batch], Tensor] | None:
+    """What the attackers would send, had they these examples and were they honest; None where that is one gradient."""
+    step = _local_step(protocol, context)
+    if one_step(step.plan, protocol.federation.sizes(hostile)):
+        return None
+
+    def train(batch: Batch) -> Tensor:
+        rows = torch.empty(len(batch.sizes), len(theta))
+        place = {int(device): row for row, device in enumerate(hostile)}
+        stops = np.cumsum(batch.sizes)
+
+        def gather(ids: IntArray) -> Batch:
+            members = np.array([place[int(device)] for device in ids])
+            index = torch.from_numpy(np.concatenate([np.arange(stops[i] - batch.sizes[i], stops[i]) for i in members]))
+            return Batch(batch.x[index], batch.y[index], batch.sizes[members])
+
+        for block in protocol.engine(theta, Cohort(hostile, batch.sizes, gather), step):
+            rows[[place[int(device)] for device in block.senders]] = block.rows()
+        return rows
+
+    return train

@@ -110,10 +110,15 @@ def load_flat(task: Task, module: nn.Module, theta: Tensor) -> None:
         parameters[slot.name].copy_(theta[slot.start : slot.stop].view(slot.shape))
 
 
+def draws(module: nn.Module) -> bool:
+    """Whether it has layers that draw (dropout)."""
+    return any(isinstance(layer, nn.modules.dropout._DropoutNd) for layer in module.modules())
+
+
 @contextmanager
 def seeded_layers(module: nn.Module, seed: int) -> Iterator[None]:
     """Layers that draw (dropout) draw from `seed`, and the rest of the program never notices."""
-    if not any(isinstance(layer, nn.modules.dropout._DropoutNd) for layer in module.modules()):
+    if not draws(module):
         yield
         return
     with torch.random.fork_rng(devices=[]):

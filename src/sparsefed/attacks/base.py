@@ -41,12 +41,15 @@ class Knowledge:
     gradient: Callable[[Tensor, Tensor, Tensor], Tensor]  # (theta, x, y) -> gradient of the mean loss [d]
     seed: int
     attackers: int = 1  # compromised devices that take part in this round
-    scale: float = 1.0  # what an honest device multiplies its gradient by: 1, or lr(t) in FedAvg mode
+    scale: float = 1.0  # what an honest device multiplies its gradient by: 1, or in FedAvg mode its rates added up
     cohort: int = 1  # devices that take part, the attackers with them
     own: Batch | None = None  # "own data": device after device
     honest: Tensor | None = None  # "honest updates": float32 [m, d]
     serve: Callable[[Tensor], Tensor] | None = None  # "defense": all updates [n, d] -> what the server would subtract
     server: State | None = None  # "server state"; without it, `serve` starts from a server that remembers nothing
+    # Where devices take several local steps: what each attacker would send after honest training on these examples,
+    # device after device [a, d]; None where that is `scale` times one gradient.
+    train: Callable[[Batch], Tensor] | None = None
 
 
 Craft = Callable[[Knowledge], Tensor]  # -> [d], which all attackers of the round send, or [attackers, d], one each

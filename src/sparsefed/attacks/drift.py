@@ -52,6 +52,8 @@ def _signs(knowledge: Knowledge) -> Tensor:
 def _typical_norm(knowledge: Knowledge) -> float:
     """The mean norm of what the compromised devices would send if they were honest."""
     own = granted(knowledge.own, "own data")
+    if knowledge.train is not None:
+        return float(torch.linalg.vector_norm(knowledge.train(own), dim=1, dtype=torch.float64).mean())
     sizes, norms = own.sizes.tolist(), []
     for x, y in zip(torch.split(own.x, sizes), torch.split(own.y, sizes), strict=True):
         gradient = knowledge.gradient(knowledge.theta, x, y)

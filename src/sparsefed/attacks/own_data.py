@@ -26,8 +26,11 @@ class Examples(NamedTuple):
 
 
 def own_updates(knowledge: Knowledge, y: Tensor) -> Tensor:
-    """What the attackers would send, had they these labels: `scale * gradient` of each one's own examples [a, d]."""
+    """What the attackers would send, had they these labels: `scale * gradient` of each one's own examples [a, d], or
+    where devices take several local steps, what these come to."""
     own = granted(knowledge.own, "own data")
+    if knowledge.train is not None:
+        return knowledge.train(own._replace(y=y))
     sizes = own.sizes.tolist()
     parts = zip(torch.split(own.x, sizes), torch.split(y, sizes), strict=True)
     return knowledge.scale * torch.stack([knowledge.gradient(knowledge.theta, *part) for part in parts])

@@ -18,9 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sparsefed.client.base import MEMORY_BUDGET, Cohort, Engine, LocalStep, example_clients, split
+from sparsefed.client.base import MEMORY_BUDGET, Cohort, Engine, LocalStep, few, one_step, split
 from sparsefed.client.layers import LAYERS, Call, Group, Layer, bias_rows, per_client_sum
 from sparsefed.client.loop import client_rows, loop
+from sparsefed.errors import ConfigError
 from sparsefed.task import Slot, Task, load_flat, seeded_layers, working_copy
 from sparsefed.types import Batch, Block, IntArray
 from sparsefed.vectors.rows import row_moments, weighted_sum
@@ -266,6 +267,8 @@ def fused(task: Task, dtype: torch.dtype = torch.float32, budget: int = MEMORY_B
     cost: list[float] = []  # bytes an example, once the probe has passed; -1 once it has failed
 
     def compute(theta: Tensor, cohort: Cohort, step: LocalStep) -> Iterator[Block]:
+        if not one_step(step.plan, cohort.sizes):
+            raise ConfigError("one batched pass computes one local step, not several; use the engine `local` for these")
         if not cost:
             cost.append(_probe(task, theta, cohort) * torch.finfo(dtype).bits / 32)
         if cost[0] < 0:
@@ -283,7 +286,7 @@ def fused(task: Task, dtype: torch.dtype = torch.float32, budget: int = MEMORY_B
 def _probe(task: Task, theta: Tensor, cohort: Cohort) -> float:
     """Compare both paths on two clients, once: a layer called in a way that hooks cannot see (its weight used outside
     `forward`, an input overwritten) shows up here. Returns the bytes that an example takes in float32, or -1."""
-    batch = _few(cohort)
+    batch = few(cohort)
     step = LocalStep(1.0, 0.0)
     fast, slow = working_copy(task, torch.float32).eval(), working_copy(task, torch.float32).eval()
     load_flat(task, fast, theta)
@@ -304,12 +307,3 @@ def _probe(task: Task, theta: Tensor, cohort: Cohort) -> float:
         log.warning("computing client by client: the model uses a layer's parameters outside that layer")
         return -1.0
     return 3.0 * sum(saved.values()) / len(batch.y)  # what is saved, its gradients, and the layers' inputs
-
-
-def _few(cohort: Cohort, clients: int = 2, examples: int = 4) -> Batch:
-    """The first examples of the first clients."""
-    batch = cohort.gather(cohort.ids[:clients])
-    client = example_clients(batch.sizes).numpy()
-    first = np.concatenate([[0], np.cumsum(batch.sizes)])[client]
-    keep = torch.from_numpy(np.flatnonzero(np.arange(len(client)) - first < examples))
-    return Batch(batch.x[keep], batch.y[keep], np.minimum(batch.sizes, examples))
