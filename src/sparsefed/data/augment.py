@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -118,6 +120,6 @@ def _whole(keys: Words, part: int, below: int) -> IntArray:
     return ((_words(keys, part) >> np.uint64(32)) * np.uint64(below) >> np.uint64(32)).astype(np.int64)
 
 
-def _share(keys: Words, part: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def _share(keys: Words, part: int) -> npt.NDArray[np.floating[Any]]:
     """A number from 0 to below 1 for each key, uniform."""
     return (_words(keys, part) >> np.uint64(11)) * 2.0**-53
