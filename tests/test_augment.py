@@ -241,12 +241,15 @@ def test_blocks_do_not_change_what_is_trained_on(engine: str) -> None:
 
 
 def test_only_what_honest_devices_train_on_is_augmented() -> None:
-    """Attackers get their images as they are, and neither the server's examples nor the test set are ever handed in."""
+    """Attackers get their images as they are, and neither the server's examples nor the test set are ever handed in.
+
+    The keys tell: those of the honest devices, of this round, and no others.
+    """
     handed: list[int] = []
     got: list[Knowledge] = []
 
     def counting(x: Tensor, keys: Words) -> Tensor:
-        handed.append(len(x))
+        handed.extend(keys.tolist())
         return cifar(x, keys)
 
     def craft(knowledge: Knowledge) -> Tensor:
@@ -258,12 +261,14 @@ def test_only_what_honest_devices_train_on_is_augmented() -> None:
     these = replace(ours.protocol.federation, augment=counting)
     attack = Attack(craft, needs=frozenset({"own data"}))
     protocol = replace(ours.protocol, federation=these, attack=attack)
-    list(simulate(protocol, ours.begin(), 1, ours.evaluate))
-    ids = these.cohort(1)
-    hostile = these.attackers(ids, 1)
+    first = run_round(protocol, ours.begin()).state
+    handed.clear()
+    list(simulate(protocol, first, 2, ours.evaluate))
+    ids = these.cohort(2)
+    hostile = these.attackers(ids, 2)
     assert 0 < hostile.sum() < len(ids)
-    assert sum(handed) == these.sizes(ids[~hostile]).sum()
-    assert got[0].own is not None and torch.equal(got[0].own.x, these.gather(ids[hostile]).x)
+    assert sorted(handed) == sorted(example_keys(3, 2, ids[~hostile], these.sizes(ids[~hostile])).tolist())
+    assert got[1].own is not None and torch.equal(got[1].own.x, these.gather(ids[hostile]).x)
 
 
 # --- in a config -----------------------------------------------------------------------------------------------------
