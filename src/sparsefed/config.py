@@ -318,7 +318,7 @@ def _function(kind: str, name: str, known: Mapping[str, Callable[..., Any]]) -> 
 
 def _check(config: Config) -> None:
     """Everything that can be refused without loading data."""
-    _dataset(config)
+    dataset(config)
     _partition(config)
     _function("augmentation", config.data.augment, AUGMENTATIONS)
     _function("sampling", config.train.sampling, SAMPLING)
@@ -355,11 +355,12 @@ def _check_threat(config: Config) -> None:
         malicious_ids(threat, devices, config.seed)  # refuses more attackers than devices
 
 
-def _dataset(config: Config) -> data.DataSet:
-    dataset = resolve("data set", config.data.name, data.DATASETS)
-    if not isinstance(dataset, data.DataSet):
-        raise ConfigError(f"data set '{config.data.name}' is of type {type(dataset).__name__}; name a DataSet record")
-    return dataset
+def dataset(config: Config) -> data.DataSet:
+    """The record of the data set."""
+    found = resolve("data set", config.data.name, data.DATASETS)
+    if not isinstance(found, data.DataSet):
+        raise ConfigError(f"data set '{config.data.name}' is of type {type(found).__name__}; name a DataSet record")
+    return found
 
 
 def _partition(config: Config) -> Callable[..., Partition]:
@@ -455,7 +456,7 @@ def build_all(configs: Sequence[Config]) -> list[Experiment]:
 
 def build(config: Config, load: Callable[[data.DataSet], Arrays] = data.load) -> Experiment:
     """Load the data, deal it to the devices, make the model, and check that all of it fits together."""
-    arrays, defense = load(_dataset(config)), _defense(config)
+    arrays, defense = load(dataset(config)), _defense(config)
     dtype = DTYPES[config.train.dtype]
     task = _task(config, arrays)
     defense.init(task.d)  # refuses what cannot work for a model of this size
