@@ -39,6 +39,7 @@ bench: $(STAMP)  ## the benchmarks (ratios against named references); wants an i
 	@$(BIN)/python -m benchmarks.local_training --json runs/bench-local-training.json
 	@$(BIN)/python -m benchmarks.attacks --json runs/bench-attacks.json
 	@$(BIN)/python -m benchmarks.footprint --json runs/bench-footprint.json
+	@$(BIN)/python -m benchmarks.augmentation --json runs/bench-augmentation.json
 
 .PHONY: peers
 PEERS := .venv-peers

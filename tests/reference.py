@@ -931,3 +931,58 @@ class LocalTopkTwin:
         while len(self.memories) > self.remember:
             del self.memories[next(iter(self.memories))]
         return mean
+
+
+# --- augmentation ----------------------------------------------------------------------------------------------------
+
+
+def splitmix(key: int, number: int) -> int:
+    """The `number`-th word, from 1, of Steele, Lea and Flood's SplitMix64 started at `key`."""
+    word = (key + number * 0x9E3779B97F4A7C15) % 2**64
+    word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+    word = (word ^ (word >> 27)) * 0x94D049BB133111EB % 2**64
+    return word ^ (word >> 31)
+
+
+def reflected_pixel(place: int, side: int) -> int:
+    """The pixel at a place on or off a row: walk there and turn round at each end."""
+    at, step = 0, 1
+    for _ in range(abs(place) if side > 1 else 0):
+        if not 0 <= at + step < side:
+            step = -step
+        at += step
+    return at
+
+
+def moved_image(
+    image: Sequence[Sequence[Sequence[int]]], down: int, right: int, angle: float, mirrored: bool
+) -> list[list[list[float]]]:
+    """An image through a window that is shifted, turned about its centre and mirrored; float64, bilinear."""
+    height, width, channels = len(image), len(image[0]), len(image[0][0])
+    cy, cx = (height - 1) / 2, (width - 1) / 2
+    out: list[list[list[float]]] = []
+    for i in range(height):
+        out.append([])
+        for j in range(width):
+            across = (width - 1 - j if mirrored else j) - cx
+            y = cy + (i - cy) * math.cos(angle) - across * math.sin(angle) + down
+            x = cx + (i - cy) * math.sin(angle) + across * math.cos(angle) + right
+            pixel = [0.0] * channels
+            for row in (math.floor(y), math.floor(y) + 1):
+                for column in (math.floor(x), math.floor(x) + 1):
+                    weight = (1 - abs(y - row)) * (1 - abs(x - column))
+                    source = image[reflected_pixel(row, height)][reflected_pixel(column, width)]
+                    for c in range(channels):
+                        pixel[c] += weight * source[c]
+            out[i].append(pixel)
+    return out
+
+
+def moved_by_key(
+    image: Sequence[Sequence[Sequence[int]]], key: int, crop: int, degrees: float, mirror: bool
+) -> list[list[list[float]]]:
+    """The same with shift, mirroring and angle drawn from a key, in this order."""
+    words = [splitmix(key, number) for number in range(1, 5)]
+    down, right = ((word >> 32) * (2 * crop + 1) // 2**32 - crop for word in words[:2])
+    angle = math.radians(degrees) * (2 * (words[3] / 2**64) - 1)
+    return moved_image(image, down, right, angle, mirror and words[2] >= 2**63)

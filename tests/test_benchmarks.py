@@ -247,6 +247,15 @@ def test_attacks_runs_and_writes_its_numbers(tmp_path: Path) -> None:
     assert all(row["median"] > 0 for row in found.values())
 
 
+def test_augmentation_runs_and_writes_its_numbers(tmp_path: Path) -> None:
+    run("benchmarks.augmentation", "--quick", "--json", f"{tmp_path}/u.json")
+    found = results(tmp_path / "u.json")
+    for name in ("crop", "femnist", "cifar"):
+        for dtype in ("float32", "bfloat16"):
+            assert found[f"{name} / augmented round", dtype]["median"] > 0
+            assert (f"(augmented - plain) / plain: {name}", dtype) in found
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

@@ -29,6 +29,7 @@ import pytest
 from sparsefed import bases, data
 from sparsefed.attacks import ATTACKS
 from sparsefed.client import ENGINES
+from sparsefed.data.augment import AUGMENTATIONS
 from sparsefed.data.partition import PARTITIONS
 from sparsefed.defenses import DEFENSES, PRE, PRESETS, Frame
 from sparsefed.federation import SAMPLING
@@ -364,6 +365,7 @@ LISTED: dict[str, Mapping[str, Any]] = {
     "models": MODELS,
     "data sets": data.DATASETS,
     "partitions": PARTITIONS,
+    "augmentations": AUGMENTATIONS,
     "sampling": SAMPLING,
     "schedules": SCHEDULES,
     "engines": ENGINES,

@@ -16,6 +16,7 @@ from sparsefed import toml
 from sparsefed.attacks import ATTACKS
 from sparsefed.client import ENGINES
 from sparsefed.data import DATASETS
+from sparsefed.data.augment import AUGMENTATIONS
 from sparsefed.data.partition import PARTITIONS
 from sparsefed.defenses import DEFENSES
 from sparsefed.errors import ConfigError
@@ -122,6 +123,7 @@ def test_an_impossible_value_is_one_sentence_that_says_what_is_allowed(override:
     [
         ("data.name", DATASETS),
         ("data.partition", PARTITIONS),
+        ("data.augment", AUGMENTATIONS),
         ("model.name", MODELS),
         ("train.sampling", SAMPLING),
         ("train.schedule", SCHEDULES),
@@ -304,7 +306,7 @@ def test_a_config_is_what_it_was_after_a_round_trip(table: dict[str, Any]) -> No
 
 def test_every_default_is_written_out() -> None:
     dumped = configs.dump(configs.parse({}))
-    assert dumped["data"] == {"name": "fmnist", "partition": "one_class", "devices": 10_000}
+    assert dumped["data"] == {"name": "fmnist", "partition": "one_class", "devices": 10_000, "augment": "none"}
     assert dumped["train"]["lr"] == 0.2
     assert dumped["defense"] == {"name": "undefended"}
     assert "attack" not in dumped

@@ -32,6 +32,7 @@ from sparsefed.rng import rng
 from sparsefed.types import IntArray
 
 MILLION = 1_000_000
+GROUPED = ("iid", "one_class", "by_user")  # the others: test_partitions.py
 
 seeds = st.integers(0, 2**32)
 group_sizes = st.lists(st.integers(1, 30), min_size=1, max_size=8)
@@ -75,7 +76,7 @@ def peak_bytes(work: Callable[[], object]) -> int:
 # --- partitions ---
 
 
-@pytest.mark.parametrize("name", PARTITIONS)
+@pytest.mark.parametrize("name", GROUPED)
 @given(data=st.data(), counts=group_sizes, seed=seeds)
 def test_every_example_is_dealt_exactly_once(name: str, data: st.DataObject, counts: list[int], seed: int) -> None:
     labels = labelled(counts)
@@ -109,7 +110,7 @@ def test_a_device_owns_one_group_and_groups_are_cut_evenly(
     assert all(max(of_one) - min(of_one) <= 1 for of_one in sizes.values())
 
 
-@pytest.mark.parametrize("name", PARTITIONS)
+@pytest.mark.parametrize("name", GROUPED)
 @given(data=st.data(), counts=group_sizes, seed=seeds)
 def test_per_device_is_kept_and_examples_are_reused_only_where_needed(
     name: str, data: st.DataObject, counts: list[int], seed: int

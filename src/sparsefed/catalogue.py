@@ -19,6 +19,7 @@ from sparsefed.attacks import ATTACKS, NEEDS, Attacker, Need
 from sparsefed.client import ENGINES
 from sparsefed.client.fused import unknown_layers
 from sparsefed.config import Config, parse
+from sparsefed.data.augment import AUGMENTATIONS
 from sparsefed.data.partition import PARTITIONS
 from sparsefed.defenses import DEFENSES, PRE, PRESETS, Frame
 from sparsefed.errors import ConfigError, unknown
@@ -41,6 +42,7 @@ KEYS = {
     "models": "model.name",
     "data sets": "data.name",
     "partitions": "data.partition",
+    "augmentations": "data.augment",
     "sampling": "train.sampling",
     "schedules": "train.schedule",
     "engines": "train.engine",
@@ -84,7 +86,8 @@ def catalogue() -> dict[str, list[Entry]]:
         "attacks": [_attack(name, attacker) for name, attacker in ATTACKS.items()],
         "models": [_model(name, builder) for name, builder in MODELS.items()],
         "data sets": [{"name": name, "summary": record.description} for name, record in data.DATASETS.items()],
-        "partitions": _plain(PARTITIONS),
+        "partitions": [_entry(name, rule, skip=5) for name, rule in PARTITIONS.items()],
+        "augmentations": _plain(AUGMENTATIONS),
         "sampling": _plain(SAMPLING),
         "schedules": [_entry(name, builder, skip=2) for name, builder in SCHEDULES.items()],
         "engines": _plain(ENGINES),

@@ -340,6 +340,30 @@ def data_list(as_json: Annotated[bool, typer.Option("--json", help="For programs
 
 
 @data_app.command()
+def show(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The data set.", show_default=False)],
+    partition: Annotated[str, typer.Option(help="How it is dealt to devices.")] = "one_class",
+    devices: Annotated[int | None, typer.Option(help="How many devices; by default as in a config.")] = None,
+    per_device: Annotated[int | None, typer.Option(help="How many examples each owns.")] = None,
+    param: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="A parameter of the partition, e.g. --param alpha=0.1."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="The seed of the deal.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="A picture: FILE.html, .png, .svg or .pdf.")] = None,
+) -> None:
+    """Who would own what: the numbers of a partition, and a picture of devices against classes and of sizes."""
+    from sparsefed.progress import facts_table
+    from sparsefed.report import partitions
+
+    asked = {"name": name, "partition": partition, "devices": devices, "per_device": per_device}
+    dealt = partitions.deal({"data": asked, "seed": seed}, [f"data.{each}" for each in param or []])
+    console.print(facts_table(dealt.title, partitions.facts(dealt)))
+    if out is not None:
+        _say(f"wrote [bold]{escape(str(partitions.save(dealt, out)))}[/bold]")
+
+
+@data_app.command()
 def fetch(name: Annotated[str, typer.Argument(metavar="NAME", help="The data set.", show_default=False)]) -> None:
     """Bring a data set into the user's cache, verified; does nothing where it is there already."""
     from sparsefed import data

@@ -28,7 +28,8 @@ from sparsefed.attacks import ATTACKS, NEEDS, Attack, Attacker, Goal, Need, Scen
 from sparsefed.attacks.goals import labels
 from sparsefed.attacks.named import check_parameters
 from sparsefed.client import ENGINES, MEMORY_BUDGET, Plan
-from sparsefed.data.partition import PARTITIONS
+from sparsefed.data.augment import AUGMENTATIONS
+from sparsefed.data.partition import PARTITIONS, Partition
 from sparsefed.defenses import DEFENSES, assemble
 from sparsefed.errors import ConfigError, unknown
 from sparsefed.federation import SAMPLING, WHO, Federation, ThreatModel, federate, malicious_ids, rounds_per_epoch
@@ -67,14 +68,20 @@ class Named(BaseModel):
         return dict(self.model_extra or {})
 
 
-class DataTable(_Table):
-    """Which examples, and who owns them."""
+class DataTable(BaseModel):
+    """Which examples, and who owns them; parameters of the partition stand beside its name."""
 
+    model_config = ConfigDict(extra="allow", frozen=True)
     name: str = "fmnist"
     partition: str = "one_class"
     devices: Count | None = None  # None: one a user, where the partition is by_user
     per_device: Count | None = None
     root: Count | None = None  # examples that the server itself holds; None: as many as the defense asks for
+    augment: str = "none"  # what honest devices do to their images before they train on them
+
+    @property
+    def params(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
 
     @model_validator(mode="before")
     @classmethod
@@ -347,8 +354,9 @@ def _function(kind: str, name: str, known: Mapping[str, Callable[..., Any]]) -> 
 
 def _check(config: Config) -> None:
     """Everything that can be refused without loading data."""
-    _dataset(config)
-    _function("partition", config.data.partition, PARTITIONS)
+    dataset(config)
+    _partition(config)
+    _function("augmentation", config.data.augment, AUGMENTATIONS)
     _function("sampling", config.train.sampling, SAMPLING)
     _function("engine", config.train.engine, ENGINES)
     _schedule(config)
@@ -395,11 +403,25 @@ def _check_threat(config: Config) -> None:
         malicious_ids(threat, devices, config.seed)  # refuses more attackers than devices
 
 
-def _dataset(config: Config) -> data.DataSet:
-    dataset = resolve("data set", config.data.name, data.DATASETS)
-    if not isinstance(dataset, data.DataSet):
-        raise ConfigError(f"data set '{config.data.name}' is of type {type(dataset).__name__}; name a DataSet record")
-    return dataset
+def dataset(config: Config) -> data.DataSet:
+    """The record of the data set."""
+    found = resolve("data set", config.data.name, data.DATASETS)
+    if not isinstance(found, data.DataSet):
+        raise ConfigError(f"data set '{config.data.name}' is of type {type(found).__name__}; name a DataSet record")
+    return found
+
+
+def _partition(config: Config) -> Callable[..., Partition]:
+    """The rule of the name, with the parameters that are its own and no others."""
+    rule, given = _function("partition", config.data.partition, PARTITIONS), config.data.params
+    takes = [p.name for p in parameters(rule, skip=5)]
+    for key in [key for key in given if key not in takes]:
+        owners = [name for name, other in PARTITIONS.items() if key in {p.name for p in parameters(other, skip=5)}]
+        if owners:
+            raise ConfigError(f"data.{key} belongs to the partition {owners[0]}, not to {config.data.partition}")
+        raise ConfigError(unknown("key in [data]", key, [*DataTable.model_fields, *takes]))
+    check_arguments(f"partition {config.data.partition}", rule, given, skip=5)
+    return functools.partial(rule, **given)
 
 
 def _model(config: Config) -> Callable[..., Any]:
@@ -499,7 +521,7 @@ def build_all(configs: Sequence[Config]) -> list[Experiment]:
 
 def build(config: Config, load: Callable[[data.DataSet], Arrays] = data.load) -> Experiment:
     """Load the data, deal it to the devices, make the model, and check that all of it fits together."""
-    arrays, defense = load(_dataset(config)), _defense(config)
+    arrays, defense = load(dataset(config)), _defense(config)
     dtype = DTYPES[config.train.dtype]
     task = _task(config, arrays)
     defense.init(task.d)  # refuses what cannot work for a model of this size
@@ -546,13 +568,17 @@ def _built(config: Config, shape: tuple[int, int, int], classes: int) -> nn.Modu
     return module
 
 
+def deal(config: Config, arrays: Arrays) -> Partition:
+    """Who owns which of the training examples."""
+    table = config.data
+    return _partition(config)(arrays.y_train, arrays.users, table.devices, table.per_device, config.seed)
+
+
 def _federation(config: Config, arrays: Arrays) -> Federation:
-    partition = resolve("partition", config.data.partition, PARTITIONS)(
-        arrays.y_train, arrays.users, config.data.devices, config.data.per_device, config.seed
-    )
     sample = resolve("sampling", config.train.sampling, SAMPLING)
+    augment = resolve("augmentation", config.data.augment, AUGMENTATIONS)
     x, y = torch.from_numpy(arrays.x_train), torch.from_numpy(arrays.y_train)
-    return federate(x, y, partition, sample, config.train.cohort, _threat(config), config.seed)
+    return federate(x, y, deal(config, arrays), sample, config.train.cohort, _threat(config), config.seed, augment)
 
 
 def _root(config: Config, arrays: Arrays) -> Batch | None:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from sparsefed.attacks.base import NEEDS, Need
+from sparsefed.data.augment import Augmentation, example_keys, none
 from sparsefed.data.partition import Partition
 from sparsefed.errors import ConfigError, unknown
 from sparsefed.rng import Words, mixed, rng
@@ -195,6 +196,7 @@ class Federation:
     threat: ThreatModel
     malicious: IntArray  # sorted ids
     seed: int
+    augment: Augmentation = none
 
     @property
     def device_count(self) -> int:
@@ -234,9 +236,23 @@ class Federation:
         chosen = torch.from_numpy(rows.astype(np.int64))
         return Batch(self.x.index_select(0, chosen), self.y.index_select(0, chosen), sizes)
 
+    def training(self, ids: IntArray, round: int) -> Batch:
+        """The same as these devices train on them in this round: augmented, each device by itself."""
+        batch = self.gather(ids)
+        if self.augment is none:
+            return batch
+        return batch._replace(x=self.augment(batch.x, example_keys(self.seed, round, ids, batch.sizes)))
+
 
 def federate(
-    x: Tensor, y: Tensor, partition: Partition, sample: Sampling, n: int, threat: ThreatModel, seed: int
+    x: Tensor,
+    y: Tensor,
+    partition: Partition,
+    sample: Sampling,
+    n: int,
+    threat: ThreatModel,
+    seed: int,
+    augment: Augmentation = none,
 ) -> Federation:
     """A federation of these examples, checked: n devices a round, drawn by `sample`, attacked as `threat` says."""
     if y.dtype != torch.int64 or x.shape[:1] != y.shape[:1]:
@@ -250,4 +266,17 @@ def federate(
         raise ConfigError(
             f"a cohort of {n} cannot be drawn from {partition.devices} devices; use 1 to {partition.devices} a round"
         )
-    return Federation(x, y, partition, sample, n, threat, malicious_ids(threat, partition.devices, seed), seed)
+    _check_augmentation(augment, x[:1])
+    malicious = malicious_ids(threat, partition.devices, seed)
+    return Federation(x, y, partition, sample, n, threat, malicious, seed, augment)
+
+
+def _check_augmentation(augment: Augmentation, x: Tensor) -> None:
+    """Try it on an example: what it cannot do is said, and what it compiles is compiled, before the first round."""
+    found = augment(x, np.zeros(len(x), np.uint64))
+    if not isinstance(found, Tensor) or found.shape != x.shape or found.dtype != x.dtype:
+        given = f"{found.dtype} {list(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+        raise ConfigError(
+            f"an augmentation must return examples like those it is given, {x.dtype} {list(x.shape)}, but it returned "
+            f"{given}"
+        )

@@ -156,6 +156,16 @@ def _cells(row: SummaryRow) -> tuple[str, ...]:
     return escape(row.name), row.told_accuracy, *attack, times(row.norm_ratio)
 
 
+def facts_table(title: str, facts: Mapping[str, str]) -> Table:
+    """Named numbers."""
+    table = Table(title=title, title_justify="left", show_header=False)
+    table.add_column(overflow="fold")
+    table.add_column(justify="right", no_wrap=True)
+    for name, value in facts.items():
+        table.add_row(name, value)
+    return table
+
+
 def data_table(found: Sequence[Status]) -> Table:
     """The data sets and where they are."""
     table = Table()

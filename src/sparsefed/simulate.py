@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -182,7 +183,7 @@ def _blocks(
     seen: list[Tensor] = []  # what the attackers see of the others, where they do
     attack = protocol.attack if len(hostile) else None
     if len(honest):
-        cohort = Cohort(honest, federation.sizes(honest), federation.gather)
+        cohort = Cohort(honest, federation.sizes(honest), partial(federation.training, round=context.round))
         for block in protocol.engine(theta, cohort, _local_step(protocol, context)):
             watched = _Watched(block)
             norms += watched.norms().tolist()

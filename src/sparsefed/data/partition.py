@@ -1,7 +1,9 @@
 """Who owns what: examples dealt to devices, as one CSR index and no object per device.
 
-Device i owns `examples[offsets[i]:offsets[i + 1]]`. Every partition deals *groups* (everything, a class, a user) and a
-device owns examples of one group only. Devices are numbered group after group, so neighbours share a class or a user.
+Device i owns `examples[offsets[i]:offsets[i + 1]]`. A partition is a function `(labels, users, devices, per_device,
+seed)`; what it takes beyond these stands beside its name in a config. The ones here deal *groups* (everything, a class,
+a user) and a device owns examples of one group only; those that mix groups are in `skewed.py`. Devices are numbered
+group after group, so neighbours share a class or a user.
 
 How many devices a group gets: Adams' apportionment, by which the largest device is as small as it can be and every
 group gets at least one device. Equal groups get equal numbers; what does not divide is missing from the lowest labels.
@@ -20,42 +22,27 @@ models, nor who is malicious.
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Mapping
 
 import numpy as np
 
+from sparsefed.data.dealing import (
+    Groups,
+    Partition,
+    PartitionRule,
+    apportion,
+    class_groups,
+    deal,
+    group,
+    kept,
+    required,
+)
+from sparsefed.data.skewed import c_class, dirichlet, power_law
 from sparsefed.errors import ConfigError
 from sparsefed.rng import rng
-from sparsefed.types import IndexArray, IntArray
+from sparsefed.types import IntArray
 
-_BLOCK = 2**18  # examples shuffled at a time: bounds what a partition needs beyond its result
-
-
-@dataclass(frozen=True, eq=False)
-class Partition:
-    """Who owns what, for a population of any size; both arrays are read-only."""
-
-    offsets: IntArray  # [devices + 1], from 0, strictly increasing
-    examples: IndexArray  # [total], rows of the data set
-
-    @property
-    def devices(self) -> int:
-        return len(self.offsets) - 1
-
-
-PartitionRule = Callable[[IntArray, IntArray | None, int | None, int | None, int], Partition]
-
-
-class _Groups(NamedTuple):
-    """Examples sorted by group, in random order within each."""
-
-    noun: str  # "class", for messages
-    names: IntArray  # [groups]
-    counts: IntArray  # [groups], none of them 0
-    order: IndexArray  # [sum of counts]
+__all__ = ["PARTITIONS", "Partition", "PartitionRule", "apportion", "by_user", "iid", "one_class"]
 
 
 def iid(labels: IntArray, users: IntArray | None, devices: int | None, per_device: int | None, seed: int) -> Partition:  # noqa: ARG001
@@ -66,7 +53,7 @@ def iid(labels: IntArray, users: IntArray | None, devices: int | None, per_devic
     """
     generator = rng(seed, "partition")
     everything = np.zeros(len(labels), np.int64)
-    return _deal(_group("data set", everything, generator), _required("iid", devices), per_device, generator)
+    return deal(group("data set", everything, generator), required("iid", devices), per_device, generator)
 
 
 def one_class(
@@ -84,14 +71,14 @@ def one_class(
     [[3, 3], [7, 7], [7, 7]]
     """
     generator = rng(seed, "partition")
-    groups = _group("class", labels, generator)
-    wanted = _required("one_class", devices)
+    groups = class_groups("one_class", labels, generator)
+    wanted = required("one_class", devices)
     if 0 < wanted < len(groups.names):
         raise ConfigError(
             f"one_class cannot deal {len(groups.names)} classes to {wanted} devices of one class each; "
             f"use at least {len(groups.names)} devices, or the partition iid"
         )
-    return _deal(groups, wanted, per_device, generator)
+    return deal(groups, wanted, per_device, generator)
 
 
 def by_user(
@@ -99,9 +86,10 @@ def by_user(
 ) -> Partition:
     """Every device owns examples of one user only.
 
-    `devices` None: one device a user. More devices than users: users are cut into near-equal devices, as the paper cuts
-    FEMNIST's writers. Fewer: a random subset of the users, one device each; the others' examples are left out, since to
-    merge users would undo what makes them differ.
+    `devices` None: one device a user; with `per_device`, as many whole devices as each user's examples make, none for a
+    user who has fewer. More devices than users: users are cut into near-equal devices, as the paper cuts FEMNIST's
+    writers. Fewer: a random subset of the users, one device each; the others' examples are left out, since to merge
+    users would undo what makes them differ.
 
     >>> owned = by_user(np.zeros(5, np.int64), np.array([4, 4, 9, 4, 9]), None, None, seed=0)
     >>> [sorted(part.tolist()) for part in np.split(owned.examples, owned.offsets[1:-1])]
@@ -112,116 +100,31 @@ def by_user(
     if len(users) != len(labels):
         raise ConfigError(f"by_user needs a user for each example, but was given {len(users)} for {len(labels)}")
     generator = rng(seed, "partition")
-    groups = _group("user", users, generator)
+    groups = group("user", users, generator)
+    if devices is None and per_device is not None:
+        groups = _with_at_least(per_device, groups)
+        devices = int((groups.counts // per_device).sum())
     wanted = len(groups.names) if devices is None else devices
     if 0 < wanted < len(groups.names):
-        groups = _kept(groups, np.sort(generator.choice(len(groups.names), wanted, replace=False)))
-    return _deal(groups, wanted, per_device, generator)
+        groups = kept(groups, np.sort(generator.choice(len(groups.names), wanted, replace=False)))
+    return deal(groups, wanted, per_device, generator)
 
 
-PARTITIONS: Mapping[str, PartitionRule] = {"iid": iid, "one_class": one_class, "by_user": by_user}
-
-
-def apportion(weights: IntArray, devices: int) -> IntArray:
-    """Devices a group, by Adams: minimises the largest weight a device; no group gets none.
-
-    No group gets more than its quota rounded up, so start there and take back where it is felt least. Needs
-    devices >= len(weights). Ties: the lower index gives first.
-
-    >>> apportion(np.array([100, 1900, 1]), 21)
-    array([ 1, 19,  1])
-    """
-    given: IntArray = -(-weights * devices // weights.sum())
-    after_loss = [
-        (w / (g - 1), i) for i, (w, g) in enumerate(zip(weights.tolist(), given.tolist(), strict=True)) if g > 1
-    ]
-    heapq.heapify(after_loss)
-    for _ in range(int(given.sum()) - devices):
-        i = after_loss[0][1]
-        given[i] -= 1
-        heapq.heapreplace(after_loss, (weights[i] / (given[i] - 1) if given[i] > 1 else np.inf, i))
-    return given
-
-
-def _required(rule: str, devices: int | None) -> int:
-    if devices is None:
-        raise ConfigError(f"the partition {rule} needs the number of devices; only by_user can tell it from the data")
-    return devices
-
-
-def _group(noun: str, keys: IntArray, generator: np.random.Generator) -> _Groups:
-    """Examples sorted by key, shuffled within each."""
-    names, group, counts = np.unique(keys, return_inverse=True, return_counts=True)
-    shuffled = generator.permutation(len(keys)).astype(np.int32)
-    return _Groups(noun, names, counts, shuffled[np.argsort(group[shuffled], kind="stable")])
-
-
-def _kept(groups: _Groups, kept: IntArray) -> _Groups:
-    """Only these groups."""
-    chosen = np.zeros(len(groups.names), bool)
-    chosen[kept] = True
-    return groups._replace(
-        names=groups.names[kept], counts=groups.counts[kept], order=groups.order[np.repeat(chosen, groups.counts)]
-    )
-
-
-def _deal(groups: _Groups, devices: int, per_device: int | None, generator: np.random.Generator) -> Partition:
-    """Deal every group to its devices, or say why that cannot be."""
-    total = len(groups.order)
-    if total == 0:
-        raise ConfigError("there are no examples to deal; give a data set with at least one")
-    if devices < 1:
-        raise ConfigError(f"a federation needs at least 1 device, but was given {devices}")
-    if per_device is not None:
-        return _deal_passes(groups, devices, per_device, generator)
-    if devices > total:
+def _with_at_least(examples: int, groups: Groups) -> Groups:
+    most = int(groups.counts.max(initial=0))
+    if not 1 <= examples <= most:
         raise ConfigError(
-            f"{total} examples cannot be dealt once each to {devices} devices; use at most {total} devices, or set "
-            "per_device, so that devices reuse examples"
+            f"per_device = {examples} is impossible: no user has that many examples; use 1 to {most}, where only users "
+            "with that many have devices"
         )
-    return _deal_once(groups, devices)
+    return kept(groups, np.flatnonzero(groups.counts >= examples))
 
 
-def _deal_once(groups: _Groups, devices: int) -> Partition:
-    """Each example to one device; the devices of a group differ by at most one example."""
-    given = apportion(groups.counts, devices)
-    place = np.arange(devices) - np.repeat(np.cumsum(given) - given, given)  # of a device within its group
-    sizes = np.repeat(groups.counts // given, given) + (place < np.repeat(groups.counts % given, given))
-    return _sealed(np.concatenate([[0], np.cumsum(sizes)]), groups.order)
-
-
-def _deal_passes(groups: _Groups, devices: int, per_device: int, generator: np.random.Generator) -> Partition:
-    """`per_device` different examples to each device, by as many passes over each group as that needs."""
-    smallest = int(groups.counts.argmin())
-    if not 1 <= per_device <= groups.counts[smallest]:
-        where = groups.noun if groups.noun == "data set" else f"{groups.noun} {groups.names[smallest]}"
-        raise ConfigError(
-            f"per_device = {per_device} is impossible: the {where} has {groups.counts[smallest]} examples, and a "
-            f"device owns different ones; use 1 to {groups.counts[smallest]}"
-        )
-    # Weighed by the devices that one pass serves: no group then starts a second pass while another has not ended its
-    # first.
-    given = apportion(groups.counts // per_device, devices)
-    examples = np.empty(devices * per_device, np.int32)
-    ends = np.cumsum(given) * per_device
-    owned = np.cumsum(groups.counts)
-    for first, last, start, stop in zip(ends - given * per_device, ends, owned - groups.counts, owned, strict=True):
-        _fill_passes(examples[first:last], groups.order[start:stop], per_device, generator)
-    return _sealed(np.arange(0, (devices + 1) * per_device, per_device), examples)
-
-
-def _fill_passes(out: IndexArray, own: IndexArray, per_device: int, generator: np.random.Generator) -> None:
-    """Fill `out` with fresh shuffles of `own`, each cut to whole devices."""
-    used = len(own) // per_device * per_device  # of a pass
-    at = 0
-    while at < len(out):
-        passes = min(-(-(len(out) - at) // used), max(1, _BLOCK // len(own)))
-        dealt = generator.permuted(np.tile(own, (passes, 1)), axis=1)[:, :used].reshape(-1)[: len(out) - at]
-        out[at : at + len(dealt)] = dealt
-        at += len(dealt)
-
-
-def _sealed(offsets: IntArray, examples: IndexArray) -> Partition:
-    offsets.flags.writeable = False
-    examples.flags.writeable = False
-    return Partition(offsets, examples)
+PARTITIONS: Mapping[str, PartitionRule] = {
+    "iid": iid,
+    "one_class": one_class,
+    "c_class": c_class,
+    "dirichlet": dirichlet,
+    "by_user": by_user,
+    "power_law": power_law,
+}

@@ -27,16 +27,17 @@ def save(runs: Sequence[RunRecord], out: Path, format: str = "html") -> list[Pat
         raise ConfigError(unknown("report format", format, FORMATS))
     check(runs)
     if format == "html":
-        return [_write(out, html(runs).encode())]
-    pictures = {name: _picture(chart, format) for name, chart in charts(runs).items()}
+        return [write(out, html(runs).encode())]
+    pictures = {name: picture(chart, format) for name, chart in charts(runs).items()}
     if not pictures:
         raise RunError(
             "there is nothing to draw yet: no round has an accuracy or a norm; wait for the first evaluation"
         )
-    return [_write(out.with_name(f"{out.stem}-{name}.{format}"), data) for name, data in pictures.items()]
+    return [write(out.with_name(f"{out.stem}-{name}.{format}"), data) for name, data in pictures.items()]
 
 
-def _picture(chart: alt.LayerChart, format: str) -> bytes:
+def picture(chart: alt.TopLevelMixin, format: str) -> bytes:
+    """A chart drawn as PNG, SVG or PDF."""
     if format == "svg":
         text = io.StringIO()
         chart.save(text, format="svg")
@@ -46,7 +47,7 @@ def _picture(chart: alt.LayerChart, format: str) -> bytes:
     return data.getvalue()
 
 
-def _write(path: Path, data: bytes) -> Path:
+def write(path: Path, data: bytes) -> Path:
     """All of it or nothing: a temporary file beside it, then one rename."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")

@@ -58,7 +58,7 @@ def html(runs: Sequence[RunRecord]) -> str:
     return part.substitute(
         title=joined([f"SparseFed: {', '.join(names)}"]),
         style=files(__package__).joinpath("page.css").read_text(encoding="utf-8"),
-        library=_library(),
+        library=library(),
         lead=joined(_lead(runs)),
         summary=joined(
             [
@@ -83,7 +83,7 @@ def script_json(value: Any) -> Html:
 
 
 @cache
-def _library() -> str:
+def library() -> str:
     """Vega, Vega-Lite (the version that Altair writes for) and Vega-Embed as one script."""
     import altair as alt
     import vl_convert

@@ -1,0 +1,145 @@
+"""The picture of a partition: the numbers beside it, what is drawn, and the command."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparsefed.data.partition import by_user, one_class
+from sparsefed.data.skewed import c_class, dirichlet
+from sparsefed.errors import ConfigError
+from sparsefed.report import partitions
+from sparsefed.report.partitions import MOST_BARS, MOST_COLUMNS, Dealt, bars, chart, facts, mixtures, save
+
+LABELS = np.arange(120) % 3
+NAMES = ("cat", "dog", "<b>owl</b>")
+
+
+def dealt(devices: int = 10) -> Dealt:
+    return Dealt("pets & co", c_class(LABELS, None, devices, None, 0), LABELS, NAMES)
+
+
+def values(spec: dict[str, Any]) -> list[list[dict[str, Any]]]:
+    """What each part of the chart draws; Altair puts data that all parts share above them, and gives data names."""
+    found = [part.get("data", spec.get("data")) for part in spec["vconcat"]]
+    return [data.get("values") or spec["datasets"][data["name"]] for data in found]
+
+
+def test_the_facts_by_hand() -> None:
+    users = np.array([0] * 50 + [1] * 10 + [2] * 60)
+    found = facts(Dealt("x", by_user(LABELS, users, 2, None, 0), LABELS, NAMES))
+    sizes = sorted(int(size.replace(",", "")) for size in found["size: min / median / max"].split(" / ")[::2])
+    assert sizes in ([10, 50], [10, 60], [50, 60])
+    assert found["devices"] == "2" and found["different ones"] == f"{sum(sizes)} of 120"
+    assert found["classes a device: min / median / max"] == "3 / 3 / 3"
+    assert facts(dealt())["classes a device: min / median / max"] == "2 / 2 / 2"
+
+
+@given(devices=st.integers(3, 600), seed=st.integers(0, 1000))
+def test_what_is_drawn_of_the_devices_is_what_they_own(devices: int, seed: int) -> None:
+    labels = np.arange(600) % 3
+    given_ = Dealt("x", dirichlet(labels, None, devices, None, seed, 0.1), labels, NAMES)
+    chosen, counts = mixtures(given_)
+    assert len(chosen) == len(set(chosen.tolist())) == min(devices, MOST_COLUMNS)
+    offsets, examples = given_.partition.offsets, given_.partition.examples
+    for device, row in zip(chosen, counts, strict=True):
+        own = labels[examples[offsets[device] : offsets[device + 1]]].tolist()
+        assert row.tolist() == [own.count(k) for k in range(3)]
+    assert np.all(np.diff(counts.argmax(1)) >= 0), "sorted by the commonest class"
+
+
+@given(st.lists(st.one_of(st.integers(1, 30), st.integers(1, 10**6)), min_size=1, max_size=60))
+def test_bars_count_every_device_once(sizes: list[int]) -> None:
+    found = bars(np.array(sizes))
+    assert 1 <= len(found) <= MOST_BARS
+    for low, high, count in found:
+        assert low < high and count == sum(low < size < high for size in sizes)
+    assert sum(count for _, _, count in found) == len(sizes)
+    assert all(a[1] == b[0] for a, b in pairwise(found))
+
+
+def test_the_chart_draws_cells_and_bars() -> None:
+    cells, sizes = values(chart(dealt()).to_dict())
+    assert len(cells) == 20 and {cell["Class"] for cell in cells} == set(NAMES)
+    assert all(cell["share"] == pytest.approx(0.5, abs=0.05) for cell in cells)
+    assert sum(row["Devices"] for row in sizes) == 10
+
+
+def test_examples_without_a_single_class_are_shown_by_size() -> None:
+    tokens = np.zeros((30, 7), np.int64)
+    given_ = Dealt("words", by_user(tokens, np.arange(30) // 10, None, None, 0), tokens, ("a",) * 1000)
+    (sizes,) = values(chart(given_).to_dict())
+    assert [(row["Examples"], row["Devices"]) for row in sizes] == [("10", 3)]
+    assert not any("classes" in name for name in facts(given_))
+
+
+@pytest.mark.parametrize(
+    ("suffix", "begins"), [(".png", b"\x89PNG"), (".svg", b"<svg"), (".pdf", b"%PDF"), (".html", b"<!doctype html>")]
+)
+def test_every_format_is_a_real_file(tmp_path: Path, suffix: str, begins: bytes) -> None:
+    assert save(dealt(), tmp_path / f"new/p{suffix}").read_bytes().startswith(begins)
+
+
+def test_the_page_escapes_names_and_asks_for_nothing(tmp_path: Path) -> None:
+    page = save(dealt(), tmp_path / "p.html").read_text()
+    assert "<b>owl" not in page and "<title>pets &amp; co</title>" in page
+    assert not re.search(r"<(script|link|img)[^>]+(src|href)=\"http", page)
+    spec = re.search(r'<script id="spec" type="application/json">(.*)</script>', page)
+    assert spec and "vconcat" in json.loads(spec[1])
+
+
+def test_a_picture_of_another_kind_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"unknown kind of picture '\.gif'.*\.html, \.pdf, \.png, \.svg"):
+        save(dealt(), tmp_path / "p.gif")
+
+
+def test_a_million_devices_can_be_looked_at() -> None:
+    labels = np.arange(6000) % 10
+    given_ = Dealt("many", one_class(labels, None, 1_000_000, 2, 0), labels, tuple("0123456789"))
+    assert facts(given_)["devices"] == "1,000,000"
+    assert len(mixtures(given_)[0]) == MOST_COLUMNS
+
+
+def show(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "sparsefed.cli", "data", "show", *arguments]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def test_the_command_prints_the_numbers_and_writes_the_picture(tmp_path: Path) -> None:
+    done = show(
+        "digits",
+        "--partition",
+        "c_class",
+        "--devices",
+        "30",
+        "--param",
+        "classes_per_device=3",
+        "--out",
+        f"{tmp_path}/p.svg",
+    )
+    assert done.returncode == 0, done.stderr
+    assert "c_class (classes_per_device = 3)" in done.stdout and "3 / 3 / 3" in done.stdout
+    assert (tmp_path / "p.svg").exists()
+
+
+def test_a_wrong_parameter_is_a_sentence() -> None:
+    done = show("digits", "--partition", "iid", "--devices", "30", "--param", "alpha=0.3")
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "data.alpha belongs to the partition dirichlet, not to iid" in done.stderr
+    for overrides, says in (
+        (["data.alpa=0.3"], "did you mean 'alpha'"),
+        (["data.alpha=much"], "alpha is 'much', but must be float"),
+        (["data.alpha=0.0"], "above 0"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            partitions.deal({"data": {"name": "digits", "partition": "dirichlet", "devices": 20}}, overrides)
