@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sparsefed.data import digits, fetching, fmnist, inventory
+from sparsefed.data import cifar10, cifar100, digits, femnist, fetching, fmnist, inventory, mnist, mnist_by_writer
 from sparsefed.data.record import DataSet, Say, Status
 from sparsefed.errors import DataError, unknown
 
@@ -19,7 +19,12 @@ __all__ = ["DATASETS", "DataSet", "Status", "check", "fetch", "listing", "load",
 
 DATASETS: dict[str, DataSet] = {
     "digits": digits.DATASET,
+    "mnist": mnist.DATASET,
     "fmnist": fmnist.DATASET,
+    "cifar10": cifar10.DATASET,
+    "cifar100": cifar100.DATASET,
+    "femnist": femnist.DATASET,
+    "mnist_by_writer": mnist_by_writer.DATASET,
 }
 
 
@@ -34,8 +39,7 @@ def named(which: str | DataSet) -> DataSet:
 
 def load(which: str | DataSet) -> Arrays:
     """The data set in memory, every byte verified; raises DataError if it is missing or damaged."""
-    dataset = named(which)
-    return dataset.read(inventory.reader(dataset))
+    return inventory.load(named(which))
 
 
 def status(which: str | DataSet) -> Status:

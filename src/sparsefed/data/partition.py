@@ -3,7 +3,7 @@
 Device i owns `examples[offsets[i]:offsets[i + 1]]`. Every partition deals *groups* (everything, a class, a user) and a
 device owns examples of one group only. Devices are numbered group after group, so neighbours share a class or a user.
 
-How many devices a group gets: Adams' apportionment, by which the largest device is as small as it can be and every
+How many devices a group gets (but for `by_user_evenly`): Adams' apportionment, by which the largest device is as small as it can be and every
 group gets at least one device. Equal groups get equal numbers; what does not divide is missing from the lowest labels.
 
 How large they are:
@@ -99,27 +99,51 @@ def by_user(
 ) -> Partition:
     """Every device owns examples of one user only.
 
-    `devices` None: one device a user. More devices than users: users are cut into near-equal devices, as the paper cuts
-    FEMNIST's writers. Fewer: a random subset of the users, one device each; the others' examples are left out, since to
+    `devices` None: one device a user. More devices than users: users are cut into devices of like size. Fewer: a random subset of the users, one device each; the others' examples are left out, since to
     merge users would undo what makes them differ.
 
     >>> owned = by_user(np.zeros(5, np.int64), np.array([4, 4, 9, 4, 9]), None, None, seed=0)
     >>> [sorted(part.tolist()) for part in np.split(owned.examples, owned.offsets[1:-1])]
     [[0, 1, 3], [2, 4]]
     """
-    if users is None:
-        raise ConfigError("by_user needs a data set that says who wrote each example; use iid or one_class here")
-    if len(users) != len(labels):
-        raise ConfigError(f"by_user needs a user for each example, but was given {len(users)} for {len(labels)}")
     generator = rng(seed, "partition")
-    groups = _group("user", users, generator)
+    groups = _by_user(labels, users, generator)
     wanted = len(groups.names) if devices is None else devices
     if 0 < wanted < len(groups.names):
         groups = _kept(groups, np.sort(generator.choice(len(groups.names), wanted, replace=False)))
     return _deal(groups, wanted, per_device, generator)
 
 
-PARTITIONS: Mapping[str, PartitionRule] = {"iid": iid, "one_class": one_class, "by_user": by_user}
+def by_user_evenly(
+    labels: IntArray, users: IntArray | None, devices: int | None, per_device: int | None, seed: int
+) -> Partition:
+    """Every user cut into the same number of devices, or one more; the paper's FEMNIST, "9-10 devices" a user.
+
+    Where `by_user` makes devices of like size, this makes as many of everybody, so that a user with much data has large
+    devices. The users with most examples get the one more; nobody gets more devices than examples.
+
+    >>> owned = by_user_evenly(np.zeros(7, np.int64), np.array([4, 4, 9, 4, 9, 4, 4]), 4, None, seed=0)
+    >>> np.diff(owned.offsets).tolist()
+    [3, 2, 1, 1]
+    """
+    if per_device is not None:
+        raise ConfigError("by_user_evenly fixes how many devices a user has, not how large; leave out per_device")
+    groups = _by_user(labels, users, rng(seed, "partition"))
+    wanted = _required("by_user_evenly", devices)
+    if not len(groups.names) <= wanted <= len(labels):
+        raise ConfigError(
+            f"by_user_evenly cannot cut {len(groups.names)} users with {len(labels)} examples into {wanted} devices; use "
+            f"{len(groups.names)} to {len(labels)}"
+        )
+    return _deal_once(groups, _levelled(groups.counts, wanted))
+
+
+PARTITIONS: Mapping[str, PartitionRule] = {
+    "iid": iid,
+    "one_class": one_class,
+    "by_user": by_user,
+    "by_user_evenly": by_user_evenly,
+}
 
 
 def apportion(weights: IntArray, devices: int) -> IntArray:
@@ -147,6 +171,31 @@ def _required(rule: str, devices: int | None) -> int:
     if devices is None:
         raise ConfigError(f"the partition {rule} needs the number of devices; only by_user can tell it from the data")
     return devices
+
+
+def _by_user(labels: IntArray, users: IntArray | None, generator: np.random.Generator) -> _Groups:
+    if users is None:
+        raise ConfigError("by_user needs a data set that says who wrote each example; use iid or one_class here")
+    if len(users) != len(labels):
+        raise ConfigError(f"by_user needs a user for each example, but was given {len(users)} for {len(labels)}")
+    return _group("user", users, generator)
+
+
+def _levelled(counts: IntArray, devices: int) -> IntArray:
+    """Devices a group: equal numbers as far as the counts allow, the rest to the largest groups.
+
+    >>> _levelled(np.array([1, 9, 5]), 8)
+    array([1, 4, 3])
+    """
+    given = np.zeros_like(counts)
+    while left := devices - int(given.sum()):
+        open_ = np.flatnonzero(given < counts)
+        each = left // len(open_)
+        if each == 0:
+            given[open_[np.argsort(-counts[open_], kind="stable")[:left]]] += 1
+        else:
+            given[open_] = np.minimum(given[open_] + each, counts[open_])
+    return given
 
 
 def _group(noun: str, keys: IntArray, generator: np.random.Generator) -> _Groups:
@@ -179,13 +228,12 @@ def _deal(groups: _Groups, devices: int, per_device: int | None, generator: np.r
             f"{total} examples cannot be dealt once each to {devices} devices; use at most {total} devices, or set "
             "per_device, so that devices reuse examples"
         )
-    return _deal_once(groups, devices)
+    return _deal_once(groups, apportion(groups.counts, devices))
 
 
-def _deal_once(groups: _Groups, devices: int) -> Partition:
-    """Each example to one device; the devices of a group differ by at most one example."""
-    given = apportion(groups.counts, devices)
-    place = np.arange(devices) - np.repeat(np.cumsum(given) - given, given)  # of a device within its group
+def _deal_once(groups: _Groups, given: IntArray) -> Partition:
+    """Each example to one of the devices given to its group, which differ by at most one example."""
+    place = np.arange(given.sum()) - np.repeat(np.cumsum(given) - given, given)  # of a device within its group
     sizes = np.repeat(groups.counts // given, given) + (place < np.repeat(groups.counts % given, given))
     return _sealed(np.concatenate([[0], np.cumsum(sizes)]), groups.order)
 
