@@ -348,7 +348,7 @@ def _check_threat(config: Config) -> None:
 
 
 def _dataset(config: Config) -> data.DataSet:
-    dataset = resolve("data set", config.data.name, data.DATASETS)
+    dataset = resolve("data set", data.canonical(config.data.name), data.DATASETS)
     if not isinstance(dataset, data.DataSet):
         raise ConfigError(f"data set '{config.data.name}' is of type {type(dataset).__name__}; name a DataSet record")
     return dataset

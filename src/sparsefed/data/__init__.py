@@ -15,7 +15,7 @@ from sparsefed.errors import DataError, unknown
 if TYPE_CHECKING:
     from sparsefed.types import Arrays
 
-__all__ = ["DATASETS", "DataSet", "Status", "check", "fetch", "listing", "load", "named", "status"]
+__all__ = ["DATASETS", "DataSet", "Status", "canonical", "check", "fetch", "listing", "load", "named", "status"]
 
 DATASETS: dict[str, DataSet] = {
     "digits": digits.DATASET,
@@ -32,9 +32,14 @@ def named(which: str | DataSet) -> DataSet:
     """The record of a data set."""
     if isinstance(which, DataSet):
         return which
-    if which not in DATASETS:
+    if canonical(which) not in DATASETS:
         raise DataError(unknown("data set", which, DATASETS))
-    return DATASETS[which]
+    return DATASETS[canonical(which)]
+
+
+def canonical(name: str) -> str:
+    """Dashes are as good as underscores in the names of ours; `module:DATA` is left alone."""
+    return name if ":" in name else name.replace("-", "_")
 
 
 def load(which: str | DataSet) -> Arrays:

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -103,7 +103,7 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
             zipped = raw.read(2) == GZIP_MAGIC
             raw.seek(0)
             with gzip.GzipFile(fileobj=raw) if zipped else raw as stream:
-                yield stream
+                yield cast("IO[bytes]", stream)
     except EOFError as error:
         raise DamagedError("is cut short: its gzip data end too early") from error
     except (gzip.BadGzipFile, zlib.error) as error:

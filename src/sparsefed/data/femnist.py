@@ -10,7 +10,6 @@ LEAF states pixels as grey levels divided by 255, white paper 1.0; they become l
 from __future__ import annotations
 
 import string
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -26,6 +25,12 @@ if TYPE_CHECKING:
 TRAIN, TEST = "train/*.json", "test/*.json"
 CLASSES = tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase)  # as LEAF numbers them
 SIDE = 28
+
+
+class _Part(NamedTuple):
+    user: str
+    x: UInt8Array  # [n, 28, 28, 1]
+    y: IntArray  # [n]
 
 
 class _Split(NamedTuple):
@@ -57,28 +62,27 @@ def read(content: Content) -> Arrays:
 
 def _split(content: Content, name: str) -> _Split:
     """All files of a split, each turned into bytes before the next is read: as text they take many times the room."""
-    parts = [part for found in leaf.files(content, name) for part in _images(found)]
+    parts = [part for part in leaf.each_user(content, name, _images) if len(part.y)]
     if not parts:
         raise DataError(f"femnist: none of the files {name} holds an image; {DATASET.by_hand}.")
-    users, x, y = zip(*parts, strict=True)
-    return _Split(np.concatenate(x), np.concatenate(y), users, np.array([len(each) for each in y]))
+    counts = np.array([len(part.y) for part in parts])
+    x, y = np.concatenate([part.x for part in parts]), np.concatenate([part.y for part in parts])
+    return _Split(x, y, tuple(part.user for part in parts), counts)
 
 
-def _images(found: Iterator[leaf.Owned]) -> Iterator[tuple[str, UInt8Array, IntArray]]:
-    for owned in found:
-        if not owned.y:
-            continue
-        try:
-            x, y = np.array(owned.x, np.float32), np.array(owned.y)
-        except (ValueError, TypeError, OverflowError):
-            raise DamagedError(f"is damaged: the images of the user {owned.user} are no lists of numbers") from None
-        if x.shape != (len(y), SIDE * SIDE) or not ((x >= 0) & (x <= 1)).all():
-            raise DamagedError(
-                f"is no FEMNIST: the user {owned.user} has images that are not {SIDE * SIDE} levels 0 to 1"
-            )
-        if y.dtype.kind not in "iu" or y.ndim != 1 or y.min() < 0 or y.max() >= len(CLASSES):
-            raise DamagedError(f"is no FEMNIST: the user {owned.user} has labels that are not 0 to {len(CLASSES) - 1}")
-        yield owned.user, np.rint(x * 255).astype(np.uint8).reshape(-1, SIDE, SIDE, 1), y.astype(np.int64)
+def _images(owned: leaf.Owned) -> _Part:
+    user = f"the user {owned.user}"
+    try:
+        x, y = np.array(owned.x, np.float32).reshape(len(owned.x), -1), np.array(owned.y)
+    except (ValueError, TypeError, OverflowError):
+        raise DamagedError(f"is damaged: {user} has images that are no lists of numbers of one length") from None
+    if len(y) == 0:
+        return _Part(owned.user, np.empty((0, SIDE, SIDE, 1), np.uint8), np.empty(0, np.int64))
+    if x.shape[1] != SIDE * SIDE or not ((x >= 0) & (x <= 1)).all():
+        raise DamagedError(f"is no FEMNIST: {user} has images that are not {SIDE * SIDE} levels 0 to 1")
+    if y.dtype.kind not in "iu" or y.ndim != 1 or y.min() < 0 or y.max() >= len(CLASSES):
+        raise DamagedError(f"is no FEMNIST: {user} has labels that are not 0 to {len(CLASSES) - 1}")
+    return _Part(owned.user, np.rint(x * 255).astype(np.uint8).reshape(-1, SIDE, SIDE, 1), y.astype(np.int64))
 
 
 DATASET = DataSet(

@@ -107,7 +107,7 @@ def _chosen(dataset: DataSet) -> tuple[Layout, Found]:
 
 
 def _must_be_replaced(dataset: DataSet, file: DataFile, paths: tuple[Path, ...]) -> bool:
-    problems = _problems(dataset, file, paths, quick=False)
+    problems = list(_problems(dataset, file, paths, quick=False))
     if problems and any(places.hides_home(dataset, path) for path in paths):
         raise DataError(problems[0])
     return bool(problems)

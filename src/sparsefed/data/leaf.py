@@ -6,10 +6,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeVar
 
 from sparsefed.data.record import Content, DamagedError
+
+T = TypeVar("T")
+KEYS = ("users", "num_samples", "user_data")
 
 
 class Owned(NamedTuple):
@@ -20,15 +23,16 @@ class Owned(NamedTuple):
     y: list[Any]
 
 
-def files(content: Content, name: str) -> Iterator[Iterator[Owned]]:
-    """The users of each file, a file at a time; what the caller refuses by DamagedError is blamed on the file."""
+def each_user(content: Content, name: str, convert: Callable[[Owned], T]) -> Iterator[T]:
+    """What `convert` makes of each user, a file at a time; what it refuses by DamagedError is blamed on the file."""
     for path in content.paths(name):
         with content.open(path) as stream:
             try:
                 found = json.load(stream)
             except (ValueError, RecursionError) as error:
                 raise DamagedError(f"is no JSON file, or is cut short ({error})") from error
-            yield _users(found)
+            converted = [convert(owned) for owned in _users(found)]
+        yield from converted
 
 
 def _users(found: Any) -> Iterator[Owned]:
@@ -41,9 +45,6 @@ def _users(found: Any) -> Iterator[Owned]:
         )
     for user, count in zip(users, counts, strict=True):
         yield _owned(str(user), count, data.get(user))
-
-
-KEYS = ("users", "num_samples", "user_data")
 
 
 def _owned(user: str, count: Any, data: Any) -> Owned:

@@ -1,8 +1,8 @@
 """MNIST (LeCun, Cortes and Burges 1998): 28x28 grey digits, 60 000 to train and 10 000 to test.
 
 The checksums are of the decompressed files, whose MD5 sums are the usual ones (6bbc9ace898e44ae57da46a324031adb for the
-training images, 27ae3e4e09519cfbb04c329615203637 for the test labels). Fashion-MNIST has the same file names, so MNIST's
-files are only taken from a folder of its own.
+training images, 27ae3e4e09519cfbb04c329615203637 for the test labels). Fashion-MNIST has the same file names, so
+MNIST's files are only taken from a folder of its own.
 """
 
 from __future__ import annotations

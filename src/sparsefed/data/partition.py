@@ -3,8 +3,9 @@
 Device i owns `examples[offsets[i]:offsets[i + 1]]`. Every partition deals *groups* (everything, a class, a user) and a
 device owns examples of one group only. Devices are numbered group after group, so neighbours share a class or a user.
 
-How many devices a group gets (but for `by_user_evenly`): Adams' apportionment, by which the largest device is as small as it can be and every
+How many devices a group gets: Adams' apportionment, by which the largest device is as small as it can be and every
 group gets at least one device. Equal groups get equal numbers; what does not divide is missing from the lowest labels.
+(`by_user_evenly` gives every user the same number instead.)
 
 How large they are:
 
@@ -99,8 +100,9 @@ def by_user(
 ) -> Partition:
     """Every device owns examples of one user only.
 
-    `devices` None: one device a user. More devices than users: users are cut into devices of like size. Fewer: a random subset of the users, one device each; the others' examples are left out, since to
-    merge users would undo what makes them differ.
+    `devices` None: one device a user. More devices than users: users are cut into devices of like size. Fewer:
+    a random subset of the users, one device each; the others' examples are left out, since to merge users would undo
+    what makes them differ.
 
     >>> owned = by_user(np.zeros(5, np.int64), np.array([4, 4, 9, 4, 9]), None, None, seed=0)
     >>> [sorted(part.tolist()) for part in np.split(owned.examples, owned.offsets[1:-1])]
@@ -132,8 +134,8 @@ def by_user_evenly(
     wanted = _required("by_user_evenly", devices)
     if not len(groups.names) <= wanted <= len(labels):
         raise ConfigError(
-            f"by_user_evenly cannot cut {len(groups.names)} users with {len(labels)} examples into {wanted} devices; use "
-            f"{len(groups.names)} to {len(labels)}"
+            f"by_user_evenly cannot cut {len(groups.names)} users with {len(labels)} examples into {wanted} devices; "
+            f"use {len(groups.names)} to {len(labels)}"
         )
     return _deal_once(groups, _levelled(groups.counts, wanted))
 

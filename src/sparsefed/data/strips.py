@@ -62,8 +62,10 @@ def _height(raw: bytes, width: int) -> int:
             if image.width != width or image.mode != "RGB":
                 raise DamagedError(f"holds a strip that is {image.width} wide and {image.mode}, not {width} and RGB")
             return image.height
-    except (UnidentifiedImageError, OSError) as error:
-        raise DamagedError(f"holds a strip that is no WebP image ({error})") from error
+    except UnidentifiedImageError:
+        raise DamagedError("holds a strip that is no WebP image") from None
+    except OSError as error:
+        raise DamagedError(f"holds a strip that cannot be read ({error})") from error
 
 
 def _into(raw: bytes, out: UInt8Array) -> None:
