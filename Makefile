@@ -37,6 +37,7 @@ bench: $(STAMP)  ## the benchmarks (ratios against named references); wants an i
 	@$(BIN)/python -m benchmarks.population --json runs/bench-population.json
 	@$(BIN)/python -m benchmarks.aggregators --json runs/bench-aggregators.json
 	@$(BIN)/python -m benchmarks.attacks --json runs/bench-attacks.json
+	@$(BIN)/python -m benchmarks.loading --json runs/bench-loading.json
 
 .PHONY: peers
 PEERS := .venv-peers

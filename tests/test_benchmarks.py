@@ -23,6 +23,7 @@ from benchmarks.round_process import CLEAR, STATUS, forget_peak, resident
 from benchmarks.timing import Contestant, excess, interleaved, ratio, spread
 from benchmarks.workers import ROOT, WorkerError, worker
 
+from sparsefed import data
 from sparsefed.attacks import ATTACKS
 from sparsefed.client import fused, loop
 
@@ -210,6 +211,14 @@ def test_aggregators_runs_and_writes_its_numbers(tmp_path: Path) -> None:
     assert found["ours / plain", "median"]["median"] > 0
     assert found["torch.sort / ours", "trimmed_mean f = 2"]["median"] > 0
     assert {"topk_memory / torch.add", "sketch and recovery: torch / ours"} <= {what for what, _ in found}
+
+
+@needs_linux
+def test_loading_runs_and_writes_its_numbers(tmp_path: Path) -> None:
+    run("benchmarks.loading", "--quick", "--json", f"{tmp_path}/l.json")
+    found = results(tmp_path / "l.json")
+    if any(status.state == "found" for status in data.listing()):
+        assert found["seconds", "load"]["median"] > 0 and 0.5 < found["peak / arrays", "memory"]["median"] < 20
 
 
 def test_attacks_runs_and_writes_its_numbers(tmp_path: Path) -> None:

@@ -66,6 +66,11 @@ def wanted(dataset: DataSet) -> list[DataFile]:
     return [file for file, paths in found.items() if not paths or _must_be_replaced(dataset, file, paths)]
 
 
+def files(dataset: DataSet) -> list[Path]:
+    """The files that a load would read."""
+    return [path for paths in _chosen(dataset)[1].values() for path in paths]
+
+
 @dataclass(frozen=True)
 class Reader:
     """The `Content` of a layout whose files were found."""

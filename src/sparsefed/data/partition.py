@@ -128,16 +128,15 @@ def by_user_evenly(
     >>> np.diff(owned.offsets).tolist()
     [3, 2, 1, 1]
     """
-    if per_device is not None:
-        raise ConfigError("by_user_evenly fixes how many devices a user has, not how large; leave out per_device")
-    groups = _by_user(labels, users, rng(seed, "partition"))
+    generator = rng(seed, "partition")
+    groups = _by_user(labels, users, generator)
     wanted = _required("by_user_evenly", devices)
-    if not len(groups.names) <= wanted <= len(labels):
+    if 0 < wanted < len(groups.names):
         raise ConfigError(
-            f"by_user_evenly cannot cut {len(groups.names)} users with {len(labels)} examples into {wanted} devices; "
-            f"use {len(groups.names)} to {len(labels)}"
+            f"by_user_evenly cannot cut {len(groups.names)} users into {wanted} devices; use at least "
+            f"{len(groups.names)}, or the partition by_user, which can leave users out"
         )
-    return _deal_once(groups, _levelled(groups.counts, wanted))
+    return _deal(groups, wanted, per_device, generator, levelled)
 
 
 PARTITIONS: Mapping[str, PartitionRule] = {
@@ -169,6 +168,25 @@ def apportion(weights: IntArray, devices: int) -> IntArray:
     return given
 
 
+def levelled(weights: IntArray, devices: int) -> IntArray:
+    """Devices a group: equal numbers, no more than a group's weight while another has room; the rest to the largest.
+
+    >>> levelled(np.array([1, 9, 5]), 8)
+    array([1, 4, 3])
+    """
+    given = np.zeros_like(weights)
+    while left := devices - int(given.sum()):
+        room = np.flatnonzero(given < weights)
+        if len(room) == 0:  # more devices than weight: everybody alike again
+            return given + levelled(weights, left)
+        each = left // len(room)
+        if each == 0:
+            given[room[np.argsort(-weights[room], kind="stable")[:left]]] += 1
+        else:
+            given[room] = np.minimum(given[room] + each, weights[room])
+    return given
+
+
 def _required(rule: str, devices: int | None) -> int:
     if devices is None:
         raise ConfigError(f"the partition {rule} needs the number of devices; only by_user can tell it from the data")
@@ -181,23 +199,6 @@ def _by_user(labels: IntArray, users: IntArray | None, generator: np.random.Gene
     if len(users) != len(labels):
         raise ConfigError(f"by_user needs a user for each example, but was given {len(users)} for {len(labels)}")
     return _group("user", users, generator)
-
-
-def _levelled(counts: IntArray, devices: int) -> IntArray:
-    """Devices a group: equal numbers as far as the counts allow, the rest to the largest groups.
-
-    >>> _levelled(np.array([1, 9, 5]), 8)
-    array([1, 4, 3])
-    """
-    given = np.zeros_like(counts)
-    while left := devices - int(given.sum()):
-        open_ = np.flatnonzero(given < counts)
-        each = left // len(open_)
-        if each == 0:
-            given[open_[np.argsort(-counts[open_], kind="stable")[:left]]] += 1
-        else:
-            given[open_] = np.minimum(given[open_] + each, counts[open_])
-    return given
 
 
 def _group(noun: str, keys: IntArray, generator: np.random.Generator) -> _Groups:
@@ -216,7 +217,13 @@ def _kept(groups: _Groups, kept: IntArray) -> _Groups:
     )
 
 
-def _deal(groups: _Groups, devices: int, per_device: int | None, generator: np.random.Generator) -> Partition:
+def _deal(
+    groups: _Groups,
+    devices: int,
+    per_device: int | None,
+    generator: np.random.Generator,
+    share: Callable[[IntArray, int], IntArray] = apportion,
+) -> Partition:
     """Deal every group to its devices, or say why that cannot be."""
     total = len(groups.order)
     if total == 0:
@@ -224,13 +231,13 @@ def _deal(groups: _Groups, devices: int, per_device: int | None, generator: np.r
     if devices < 1:
         raise ConfigError(f"a federation needs at least 1 device, but was given {devices}")
     if per_device is not None:
-        return _deal_passes(groups, devices, per_device, generator)
+        return _deal_passes(groups, devices, per_device, generator, share)
     if devices > total:
         raise ConfigError(
             f"{total} examples cannot be dealt once each to {devices} devices; use at most {total} devices, or set "
             "per_device, so that devices reuse examples"
         )
-    return _deal_once(groups, apportion(groups.counts, devices))
+    return _deal_once(groups, share(groups.counts, devices))
 
 
 def _deal_once(groups: _Groups, given: IntArray) -> Partition:
@@ -240,7 +247,13 @@ def _deal_once(groups: _Groups, given: IntArray) -> Partition:
     return _sealed(np.concatenate([[0], np.cumsum(sizes)]), groups.order)
 
 
-def _deal_passes(groups: _Groups, devices: int, per_device: int, generator: np.random.Generator) -> Partition:
+def _deal_passes(
+    groups: _Groups,
+    devices: int,
+    per_device: int,
+    generator: np.random.Generator,
+    share: Callable[[IntArray, int], IntArray],
+) -> Partition:
     """`per_device` different examples to each device, by as many passes over each group as that needs."""
     smallest = int(groups.counts.argmin())
     if not 1 <= per_device <= groups.counts[smallest]:
@@ -251,7 +264,7 @@ def _deal_passes(groups: _Groups, devices: int, per_device: int, generator: np.r
         )
     # Weighed by the devices that one pass serves: no group then starts a second pass while another has not ended its
     # first.
-    given = apportion(groups.counts // per_device, devices)
+    given = share(groups.counts // per_device, devices)
     examples = np.empty(devices * per_device, np.int32)
     ends = np.cumsum(given) * per_device
     owned = np.cumsum(groups.counts)
