@@ -106,6 +106,16 @@ def test_a_damaged_form_is_one_sentence(cache: Path, name: str, form: str, damag
         assert report.state == "damaged" and file in report.problem and one_sentence(report.problem)
 
 
+@pytest.mark.parametrize("form", ["binary", "python"])
+def test_more_than_there_should_be(cache: Path, form: str) -> None:
+    small = SMALL["cifar10"]
+    files = small.forms()[form]
+    last = list(files)[-1]
+    write(cache / "cifar10", {**files, last: files[last] + b"\x00"})
+    with pytest.raises(DataError, match=f"{last}, .* is longer than"):
+        data.load(small.dataset())
+
+
 def test_other_images_in_a_good_file_are_refused(cache: Path) -> None:
     """Each form, well written, but of another data set: the arrays' own sums see it, whatever the file's say."""
     other = Small(cifar10.KIND, (4, 5, 4, 4, 3, 7))
@@ -478,6 +488,12 @@ def test_femnist_that_is_not(cache: Path, raw: bytes, words: str) -> None:
         data.load("femnist")
     assert str(cache / "femnist" / name) in str(caught.value) and "preprocess.sh" in str(caught.value)
     assert one_sentence(str(caught.value)) and data.check("femnist").state == "damaged"
+
+
+def test_femnist_levels_are_rounded(cache: Path) -> None:
+    raw = a_file(user_data={"f1": {"x": [[0.999] * 784, [0.001] * 784], "y": [1, 2]}})
+    put_femnist(cache / "femnist", **{"train/all_data_0_niid_0_keep_0_train_9.json": raw})
+    assert data.load("femnist").x_train[:2, 0, 0, 0].tolist() == [255, 0]
 
 
 def test_femnist_without_a_split_is_missing(cache: Path) -> None:

@@ -49,6 +49,12 @@ def test_images_in_any_container(x: Any) -> None:
     assert a.mean == pytest.approx((a.x_train / 255).mean((0, 1, 2)))
 
 
+def test_floats_are_rounded() -> None:
+    x = np.array([0.0, 0.001, 0.499, 0.999, 1.0] * 2).reshape(10, 1, 1)
+    a = data.load(from_arrays(x, np.zeros(10, int), test=(x, np.zeros(10, int))))
+    assert a.x_train[:5, 0, 0, 0].tolist() == [0, 0, 127, 255, 255]
+
+
 def test_users_stay_with_their_images() -> None:
     a = data.load(from_arrays(X, Y, WHO))
     assert a.users is not None
