@@ -40,6 +40,7 @@ bench: $(STAMP)  ## the benchmarks (ratios against named references); wants an i
 	@$(BIN)/python -m benchmarks.attacks --json runs/bench-attacks.json
 	@$(BIN)/python -m benchmarks.footprint --json runs/bench-footprint.json
 	@$(BIN)/python -m benchmarks.augmentation --json runs/bench-augmentation.json
+	@$(BIN)/python -m benchmarks.loading --json runs/bench-loading.json
 
 .PHONY: peers
 PEERS := .venv-peers

@@ -24,6 +24,7 @@ from benchmarks.round_process import CLEAR, STATUS, forget_peak, resident
 from benchmarks.timing import Contestant, excess, interleaved, ratio, spread
 from benchmarks.workers import ROOT, WorkerError, worker
 
+from sparsefed import data
 from sparsefed.attacks import ATTACKS
 from sparsefed.client import fused, local, loop
 
@@ -238,6 +239,14 @@ def test_local_training_runs_and_writes_its_numbers(tmp_path: Path) -> None:
     assert {what for what, _ in found} == {"ours / better of vmap, loop", "loop / ours", "vmap / ours"}
     differences = json.loads((tmp_path / "l.json").read_text())["details"]["models"]["cnn, 2"]["difference"]
     assert all(difference < 1e-3 for difference in differences.values())  # all contestants computed the same
+
+
+@needs_linux
+def test_loading_runs_and_writes_its_numbers(tmp_path: Path) -> None:
+    run("benchmarks.loading", "--quick", "--json", f"{tmp_path}/l.json")
+    found = results(tmp_path / "l.json")
+    if any(status.state == "found" for status in data.listing()):
+        assert found["seconds", "load"]["median"] > 0 and 0.5 < found["peak / arrays", "memory"]["median"] < 20
 
 
 def test_attacks_runs_and_writes_its_numbers(tmp_path: Path) -> None:

@@ -405,7 +405,7 @@ def _check_threat(config: Config) -> None:
 
 def dataset(config: Config) -> data.DataSet:
     """The record of the data set."""
-    found = resolve("data set", config.data.name, data.DATASETS)
+    found = resolve("data set", data.canonical(config.data.name), data.DATASETS)
     if not isinstance(found, data.DataSet):
         raise ConfigError(f"data set '{config.data.name}' is of type {type(found).__name__}; name a DataSet record")
     return found

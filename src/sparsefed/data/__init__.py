@@ -8,18 +8,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sparsefed.data import digits, fetching, fmnist, inventory
+from sparsefed.data import cifar10, cifar100, digits, femnist, fetching, fmnist, inventory, mnist, mnist_by_writer
 from sparsefed.data.record import DataSet, Say, Status
 from sparsefed.errors import DataError, unknown
 
 if TYPE_CHECKING:
     from sparsefed.types import Arrays
 
-__all__ = ["DATASETS", "DataSet", "Status", "check", "fetch", "listing", "load", "named", "status"]
+__all__ = ["DATASETS", "DataSet", "Status", "canonical", "check", "fetch", "listing", "load", "named", "status"]
 
 DATASETS: dict[str, DataSet] = {
     "digits": digits.DATASET,
+    "mnist": mnist.DATASET,
     "fmnist": fmnist.DATASET,
+    "cifar10": cifar10.DATASET,
+    "cifar100": cifar100.DATASET,
+    "femnist": femnist.DATASET,
+    "mnist_by_writer": mnist_by_writer.DATASET,
 }
 
 
@@ -27,15 +32,19 @@ def named(which: str | DataSet) -> DataSet:
     """The record of a data set."""
     if isinstance(which, DataSet):
         return which
-    if which not in DATASETS:
+    if canonical(which) not in DATASETS:
         raise DataError(unknown("data set", which, DATASETS))
-    return DATASETS[which]
+    return DATASETS[canonical(which)]
+
+
+def canonical(name: str) -> str:
+    """Dashes are as good as underscores in the names of ours; `module:DATA` is left alone."""
+    return name if ":" in name else name.replace("-", "_")
 
 
 def load(which: str | DataSet) -> Arrays:
     """The data set in memory, every byte verified; raises DataError if it is missing or damaged."""
-    dataset = named(which)
-    return dataset.read(inventory.reader(dataset))
+    return inventory.load(named(which))
 
 
 def status(which: str | DataSet) -> Status:

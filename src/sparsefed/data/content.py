@@ -11,8 +11,9 @@ import hashlib
 import os
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -34,6 +35,10 @@ def glance(path: Path, file: DataFile) -> None:
             tail = stream.read(4)
     except OSError as error:
         raise DamagedError(f"cannot be read ({error.strerror})") from error
+    if file.size is None:
+        if not tail:
+            raise DamagedError("is empty")
+        return
     # A gzip member ends with the length of its content modulo 2^32.
     seen = int.from_bytes(tail, "little") if zipped else path.stat().st_size
     if seen != (file.size % 2**32 if zipped else file.size):
@@ -48,7 +53,7 @@ def verify(path: Path, file: DataFile) -> None:
 
 def read(path: Path, file: DataFile) -> UInt8Array:
     """The whole content in memory, verified and writable: [size]."""
-    content = np.empty(file.size, dtype=np.uint8)
+    content = np.empty(_known(file)[0], dtype=np.uint8)
     start = 0
     for chunk in verified(path, file):
         content[start : start + len(chunk)] = np.frombuffer(chunk, dtype=np.uint8)
@@ -73,30 +78,41 @@ def install(source: Path, file: DataFile, folder: Path) -> None:
 def verified(path: Path, file: DataFile) -> Iterator[bytes]:
     """The content, chunk by chunk. Only one that is read to its end without DamagedError may be used."""
     digest, seen = hashlib.sha256(), 0
-    for chunk in _chunks(path):
-        seen += len(chunk)
-        if seen > file.size:
-            raise DamagedError(f"is longer than the {file.size} bytes it should have")
-        digest.update(chunk)
-        yield chunk
-    if seen < file.size:
-        raise DamagedError(f"is cut short: {seen} of {file.size} bytes")
-    if digest.hexdigest() != file.sha256:
+    size, sha256 = _known(file)
+    with opened(path) as stream:
+        while chunk := stream.read(CHUNK):
+            seen += len(chunk)
+            if seen > size:
+                raise DamagedError(f"is longer than the {size} bytes it should have")
+            digest.update(chunk)
+            yield chunk
+    if seen < size:
+        raise DamagedError(f"is cut short: {seen} of {size} bytes")
+    if digest.hexdigest() != sha256:
         raise DamagedError("has the right length but other content (its SHA-256 differs)")
 
 
-def _chunks(path: Path) -> Iterator[bytes]:
-    """The decompressed content. The first bytes decide, not the name: browsers unzip files and keep their names."""
+@contextmanager
+def opened(path: Path) -> Iterator[IO[bytes]]:
+    """The decompressed stream; what goes wrong in reading it is DamagedError.
+
+    The first bytes decide whether it is gzipped, not the name: browsers unzip files and keep their names.
+    """
     try:
         with path.open("rb") as raw:
             zipped = raw.read(2) == GZIP_MAGIC
             raw.seek(0)
             with gzip.GzipFile(fileobj=raw) if zipped else raw as stream:
-                while chunk := stream.read(CHUNK):
-                    yield chunk
+                yield cast("IO[bytes]", stream)
     except EOFError as error:
         raise DamagedError("is cut short: its gzip data end too early") from error
     except (gzip.BadGzipFile, zlib.error) as error:
         raise DamagedError(f"is damaged: its gzip data are wrong ({error})") from error
     except OSError as error:
         raise DamagedError(f"cannot be read ({error.strerror})") from error
+
+
+def _known(file: DataFile) -> tuple[int, str]:
+    if file.size is None:
+        raise ValueError(f"the content of {file.name} is not known beforehand: it can only be decoded")
+    return file.size, file.sha256

@@ -83,6 +83,25 @@ def apportion_at_most(weights: IntArray, devices: int, most: IntArray) -> IntArr
     return given
 
 
+def levelled(weights: IntArray, devices: int) -> IntArray:
+    """Devices a group: equal numbers, no more than a group's weight while another has room; the rest to the largest.
+
+    >>> levelled(np.array([1, 9, 5]), 8)
+    array([1, 4, 3])
+    """
+    given = np.zeros_like(weights)
+    while left := devices - int(given.sum()):
+        room = np.flatnonzero(given < weights)
+        if len(room) == 0:  # more devices than weight: everybody alike again
+            return given + levelled(weights, left)
+        each = left // len(room)
+        if each == 0:
+            given[room[np.argsort(-weights[room], kind="stable")[:left]]] += 1
+        else:
+            given[room] = np.minimum(given[room] + each, weights[room])
+    return given
+
+
 def required(rule: str, devices: int | None) -> int:
     """The number of devices, where a partition cannot do without."""
     if devices is None:
@@ -116,12 +135,20 @@ def kept(groups: Groups, these: IntArray) -> Groups:
     )
 
 
-def deal(groups: Groups, devices: int, per_device: int | None, generator: np.random.Generator) -> Partition:
-    """Deal every group to its devices, or say why that cannot be."""
+def deal(
+    groups: Groups,
+    devices: int,
+    per_device: int | None,
+    generator: np.random.Generator,
+    share: Callable[[IntArray, int], IntArray] = apportion,
+) -> Partition:
+    """Deal every group to its devices, of which it gets its share, or say why that cannot be."""
     check(len(groups.order), devices, per_device)
     if per_device is not None:
-        return _deal_passes(groups, devices, per_device, generator)
-    return _deal_once(groups, devices)
+        # Weighed by the devices that one pass serves: no group then starts a second pass while another has not ended
+        # its first.
+        return _deal_passes(groups, per_device, generator, lambda: share(groups.counts // per_device, devices))
+    return _deal_once(groups, share(groups.counts, devices))
 
 
 def check(total: int, devices: int, per_device: int | None) -> None:
@@ -137,15 +164,16 @@ def check(total: int, devices: int, per_device: int | None) -> None:
         )
 
 
-def _deal_once(groups: Groups, devices: int) -> Partition:
-    """Each example to one device; the devices of a group differ by at most one example."""
-    given = apportion(groups.counts, devices)
-    place = np.arange(devices) - np.repeat(np.cumsum(given) - given, given)  # of a device within its group
+def _deal_once(groups: Groups, given: IntArray) -> Partition:
+    """Each example to one of the devices given to its group, which differ by at most one example."""
+    place = np.arange(given.sum()) - np.repeat(np.cumsum(given) - given, given)  # of a device within its group
     sizes = np.repeat(groups.counts // given, given) + (place < np.repeat(groups.counts % given, given))
     return sealed(np.concatenate([[0], np.cumsum(sizes)]), groups.order)
 
 
-def _deal_passes(groups: Groups, devices: int, per_device: int, generator: np.random.Generator) -> Partition:
+def _deal_passes(
+    groups: Groups, per_device: int, generator: np.random.Generator, share: Callable[[], IntArray]
+) -> Partition:
     """`per_device` different examples to each device, by as many passes over each group as that needs."""
     smallest = int(groups.counts.argmin())
     if not 1 <= per_device <= groups.counts[smallest]:
@@ -154,9 +182,8 @@ def _deal_passes(groups: Groups, devices: int, per_device: int, generator: np.ra
             f"per_device = {per_device} is impossible: the {where} has {groups.counts[smallest]} examples, and a "
             f"device owns different ones; use 1 to {groups.counts[smallest]}"
         )
-    # Weighed by the devices that one pass serves: no group then starts a second pass while another has not ended its
-    # first.
-    given = apportion(groups.counts // per_device, devices)
+    given = share()
+    devices = int(given.sum())
     examples = np.empty(devices * per_device, np.int32)
     ends = np.cumsum(given) * per_device
     owned = np.cumsum(groups.counts)

@@ -6,16 +6,14 @@ The system's package lists are used where they are there. Where they are empty o
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from sparsefed.data import commands
 from sparsefed.data.record import DataFile, Say, Source, SourceError
 
 TOOLS = ("apt-get", "dpkg-deb")
-PATIENCE = 900.0  # seconds for one command
 # No sandbox user, who could not write to our folder; no lists in other languages; and an update that fails says so.
 MANNERS = (
     "APT::Sandbox::User=root",
@@ -83,33 +81,4 @@ def _apt(action: Sequence[str], settings: Sequence[str], scratch: Path) -> None:
 
 
 def _run(command: Sequence[str], scratch: Path) -> None:
-    """Run a command in the scratch folder; raise SourceError if it fails."""
-    plain = {**os.environ, "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"}
-    try:
-        done = subprocess.run(
-            command,
-            cwd=scratch,
-            env=plain,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=PATIENCE,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise SourceError(f"{command[0]} did not finish: {error}") from error
-    if done.returncode:
-        raise SourceError(_reason(command[0], done.stdout))
-
-
-def _reason(tool: str, output: str) -> str:
-    """Why a command failed, in its own words: the first line that it marked as an error, or else its last line.
-
-    >>> _reason("apt-get", "Reading...\\nE: Failed to fetch x  No route to host\\nE: Some files failed.\\n")
-    'apt-get: Failed to fetch x  No route to host'
-    """
-    lines = [line for line in output.splitlines() if line.strip()] or ["it failed without a word"]
-    errors = [line.removeprefix("E: ") for line in lines if line.startswith("E: ")]
-    return f"{tool}: {(errors or lines[-1:])[0].strip()}"
+    commands.run(command, scratch, {"DEBIAN_FRONTEND": "noninteractive"}, marks=["E: "])

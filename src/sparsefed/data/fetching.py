@@ -34,7 +34,8 @@ def fetch(dataset: DataSet, say: Say) -> Status:
         now = inventory.status(dataset)
         say(f"{dataset.name} is already here, checksums verified: {now.location}")
         return now
-    needed = 2 * sum(file.size for file in wanted)  # what a source brings, and the decompressed copy
+    # What a source brings, what it unpacks from that, and the copy that stays.
+    needed = 3 * sum(file.size or 0 for file in wanted)
     try:
         _make_sure_of_room(places.home(dataset), needed)
         _try_all(dataset, wanted, say)
@@ -96,6 +97,10 @@ def _names(files: list[DataFile]) -> str:
 
 
 def _nothing_worked(dataset: DataSet, left: list[DataFile], failures: list[str]) -> str:
+    if dataset.by_hand:
+        return (
+            f"{dataset.name} cannot be fetched. {dataset.by_hand}, and set {places.VARIABLE} to the folder that has it."
+        )
     tried = "".join(f"\n  - {failure}" for failure in failures) or " nothing, for no source is known"
     return (
         f"{dataset.name} could not be fetched. Tried:{tried}\n"

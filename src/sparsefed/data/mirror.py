@@ -23,21 +23,25 @@ def mirror(base: str, suffix: str = ".gz", timeout: float = 30.0) -> Source:
         for file in files:
             path = scratch / (file.name + suffix)
             say(f"  downloading {path.name}")
-            _download(f"{base.rstrip('/')}/{path.name}", path, file, timeout, say)
+            # gzip never adds a chunk: what is longer is some other file
+            download(f"{base.rstrip('/')}/{path.name}", path, (file.size or 0) + CHUNK, say, timeout)
             yield file, path
 
     return Source(title=base, bring=bring)
 
 
-def _download(url: str, path: Path, file: DataFile, timeout: float, say: Say) -> None:
-    """Write what the server sends; raise SourceError unless it keeps its own promise of how much that is."""
+def download(url: str, path: Path, limit: int, say: Say, timeout: float = 30.0) -> None:
+    """Write what the server sends, no more than `limit` bytes; raise SourceError unless it keeps its own promise."""
     request = urllib.request.Request(url, headers={"User-Agent": "sparsefed"})
-    with _network(path.name, lambda: urllib.request.urlopen(request, timeout=timeout)) as reply, path.open("wb") as out:
+    with (
+        on_network(path.name, lambda: urllib.request.urlopen(request, timeout=timeout)) as reply,
+        path.open("wb") as out,
+    ):
         promised = int(reply.headers.get("Content-Length") or -1)
         told = time.monotonic()
-        while chunk := _network(path.name, lambda: reply.read(CHUNK)):
+        while chunk := on_network(path.name, lambda: reply.read(CHUNK)):
             out.write(chunk)
-            if out.tell() > file.size + CHUNK:  # gzip never adds so much: this is some other file
+            if out.tell() > limit:
                 raise SourceError(f"{path.name} is longer than it can be")
             if time.monotonic() - told > TELL_EVERY:
                 told = time.monotonic()
@@ -46,7 +50,7 @@ def _download(url: str, path: Path, file: DataFile, timeout: float, say: Say) ->
             raise SourceError(f"{path.name} broke off after {out.tell()} of {promised} bytes")
 
 
-def _network(what: str, act: Callable[[], T]) -> T:
+def on_network(what: str, act: Callable[[], T]) -> T:
     """Do something on the network; its errors are the mirror's fault, while errors of writing are not."""
     try:
         return act()

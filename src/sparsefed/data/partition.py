@@ -7,6 +7,7 @@ group after group, so neighbours share a class or a user.
 
 How many devices a group gets: Adams' apportionment, by which the largest device is as small as it can be and every
 group gets at least one device. Equal groups get equal numbers; what does not divide is missing from the lowest labels.
+(`by_user_evenly` gives every user the same number instead.)
 
 How large they are:
 
@@ -35,6 +36,7 @@ from sparsefed.data.dealing import (
     deal,
     group,
     kept,
+    levelled,
     required,
 )
 from sparsefed.data.skewed import c_class, dirichlet, power_law
@@ -95,12 +97,8 @@ def by_user(
     >>> [sorted(part.tolist()) for part in np.split(owned.examples, owned.offsets[1:-1])]
     [[0, 1, 3], [2, 4]]
     """
-    if users is None:
-        raise ConfigError("by_user needs a data set that says who wrote each example; use iid or one_class here")
-    if len(users) != len(labels):
-        raise ConfigError(f"by_user needs a user for each example, but was given {len(users)} for {len(labels)}")
     generator = rng(seed, "partition")
-    groups = group("user", users, generator)
+    groups = _by_user(labels, users, generator)
     if devices is None and per_device is not None:
         groups = _with_at_least(per_device, groups)
         devices = int((groups.counts // per_device).sum())
@@ -108,6 +106,37 @@ def by_user(
     if 0 < wanted < len(groups.names):
         groups = kept(groups, np.sort(generator.choice(len(groups.names), wanted, replace=False)))
     return deal(groups, wanted, per_device, generator)
+
+
+def by_user_evenly(
+    labels: IntArray, users: IntArray | None, devices: int | None, per_device: int | None, seed: int
+) -> Partition:
+    """Every user cut into the same number of devices, or one more; the paper's FEMNIST, "9-10 devices" a user.
+
+    Where `by_user` makes devices of like size, this makes as many of everybody, so that a user with much data has large
+    devices. The users with most examples get the one more; nobody gets more devices than examples.
+
+    >>> owned = by_user_evenly(np.zeros(7, np.int64), np.array([4, 4, 9, 4, 9, 4, 4]), 4, None, seed=0)
+    >>> np.diff(owned.offsets).tolist()
+    [3, 2, 1, 1]
+    """
+    generator = rng(seed, "partition")
+    groups = _by_user(labels, users, generator)
+    wanted = required("by_user_evenly", devices)
+    if 0 < wanted < len(groups.names):
+        raise ConfigError(
+            f"by_user_evenly cannot cut {len(groups.names)} users into {wanted} devices; use at least "
+            f"{len(groups.names)}, or the partition by_user, which can leave users out"
+        )
+    return deal(groups, wanted, per_device, generator, levelled)
+
+
+def _by_user(labels: IntArray, users: IntArray | None, generator: np.random.Generator) -> Groups:
+    if users is None:
+        raise ConfigError("by_user needs a data set that says who wrote each example; use iid or one_class here")
+    if len(users) != len(labels):
+        raise ConfigError(f"by_user needs a user for each example, but was given {len(users)} for {len(labels)}")
+    return group("user", users, generator)
 
 
 def _with_at_least(examples: int, groups: Groups) -> Groups:
@@ -126,5 +155,6 @@ PARTITIONS: Mapping[str, PartitionRule] = {
     "c_class": c_class,
     "dirichlet": dirichlet,
     "by_user": by_user,
+    "by_user_evenly": by_user_evenly,
     "power_law": power_law,
 }

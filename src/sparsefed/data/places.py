@@ -35,28 +35,31 @@ def home(dataset: DataSet) -> Path:
     return cache() / (dataset.folders[0] if dataset.folders else dataset.name)
 
 
-def candidates(dataset: DataSet, file: DataFile, roots: Sequence[Path]) -> Iterator[Path]:
+def candidates(dataset: DataSet, name: str, roots: Sequence[Path]) -> Iterator[Path]:
     """Every path at which a file may be, best first."""
     # Sub-folders before the root itself: MNIST and Fashion-MNIST have the same file names.
     for root in roots:
-        for folder in (*dataset.folders, dataset.name, "."):
+        for folder in (*dataset.folders, dataset.name, *(["."] if dataset.loose else [])):
             for suffix in ("", ".gz"):
-                yield root / folder / (file.name + suffix)
+                yield root / folder / (name + suffix)
 
 
-def find(dataset: DataSet, file: DataFile, roots: Sequence[Path]) -> Path | None:
-    """The first candidate that exists."""
-    return next((path for path in candidates(dataset, file, roots) if _exists(path)), None)
+def find(dataset: DataSet, file: DataFile, roots: Sequence[Path]) -> tuple[Path, ...]:
+    """The first candidate that exists; for a name with a `*`, all that match in the first folder that has any."""
+    return next((found for path in candidates(dataset, file.name, roots) if (found := _existing(path))), ())
 
 
-def hides_home(dataset: DataSet, file: DataFile, path: Path) -> bool:
-    """Whether a file at this path would be taken before a freshly fetched one."""
-    order = list(candidates(dataset, file, roots()))
-    return order.index(path) < order.index(home(dataset) / file.name)
+def hides_home(dataset: DataSet, path: Path) -> bool:
+    """Whether a file at this path would be taken before a freshly fetched one: it lies in a root before the cache."""
+    every = roots()
+    before = every[: every.index(cache())]
+    return any(path.is_relative_to(root) for root in before) and not path.is_relative_to(home(dataset))
 
 
-def _exists(path: Path) -> bool:
+def _existing(path: Path) -> tuple[Path, ...]:
     try:
-        return path.is_file()
+        if "*" in path.name:
+            return tuple(sorted(match for match in path.parent.glob(path.name) if match.is_file()))
+        return (path,) if path.is_file() else ()
     except OSError:  # a folder that we may not enter holds nothing for us
-        return False
+        return ()

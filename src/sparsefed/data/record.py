@@ -7,9 +7,10 @@ data sets does not cost the import of torch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import IO, TYPE_CHECKING, Literal, Protocol
 
 from sparsefed.errors import DataError
 
@@ -30,11 +31,15 @@ class SourceError(DataError):
 
 @dataclass(frozen=True)
 class DataFile:
-    """One file, known by its *decompressed* content, so that plain and gzipped copies are the same file."""
+    """One file, known by its *decompressed* content, so that plain and gzipped copies are the same file.
+
+    Where nobody can know the bytes beforehand (an archive packed anew, a script's output), size and sum are left out
+    and whoever reads the file compares what it decodes. A name with a `*` stands for one file or more.
+    """
 
     name: str  # without .gz
-    size: int  # bytes
-    sha256: str
+    size: int | None = None  # bytes
+    sha256: str = ""
 
 
 @dataclass(frozen=True)
@@ -45,20 +50,51 @@ class Source:
     bring: Callable[[Sequence[DataFile], Path, Say], Iterator[tuple[DataFile, Path]]]
 
 
-Content = Callable[[str], "UInt8Array"]  # a file's name -> its verified content, [size]
+class Content(Protocol):
+    """The files of a layout on this machine; what is missing or damaged is a DataError that says what to do."""
+
+    def __call__(self, name: str) -> UInt8Array: ...  # the whole content of a file with a known sum, verified: [size]
+
+    def paths(self, name: str) -> Sequence[Path]: ...  # where the file is, or all that a name with a * stands for
+
+    def open(self, path: Path) -> AbstractContextManager[IO[bytes]]: ...
+
+    # The decompressed stream, for what is too large to hold twice. Unverified: the reader compares what it decodes and
+    # raises DamagedError inside the block, which then becomes a sentence that names the file.
+
+
+Read = Callable[[Content], "Arrays"]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One form in which a data set is passed on: its files, and how to read them."""
+
+    files: tuple[DataFile, ...]
+    read: Read
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """All that is known about one data set. One without files is built in: a dependency carries it."""
+    """All that is known about one data set. One without files is built in: a dependency carries it.
+
+    `files` is the form that `fetch` brings; `also` are other forms that give the very same arrays.
+    """
 
     name: str
     description: str
-    read: Callable[[Content], Arrays]
+    read: Read
     files: tuple[DataFile, ...] = ()
     folders: tuple[str, ...] = ()  # its usual sub-folders of a root, ours first
     sources: tuple[Source, ...] = ()  # in the order in which `fetch` tries them
-    carried_by: str = ""  # the dependency that a built-in set comes with
+    carried_by: str = ""  # what a built-in set comes with
+    also: tuple[Layout, ...] = ()
+    loose: bool = True  # whether files may lie in a root itself; not where their names are too common for that
+    by_hand: str = ""  # for a set that cannot be fetched: a sentence that says how to get it
+
+    @property
+    def layouts(self) -> tuple[Layout, ...]:
+        return (Layout(self.files, self.read), *self.also)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,47 @@
+"""Running another program for a source: quietly, without questions, and with its own words where it fails."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from sparsefed.data.record import SourceError
+
+PATIENCE = 900.0  # seconds for one command
+
+
+def run(command: Sequence[str], folder: Path, settings: Mapping[str, str], marks: Sequence[str]) -> None:
+    """Run a command in a folder, with more settings in its environment; raise SourceError if it fails.
+
+    `marks`: how lines start that say what went wrong, most telling first.
+    """
+    try:
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            env={**os.environ, "LC_ALL": "C", **settings},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=PATIENCE,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SourceError(f"{command[0]} did not finish: {error}") from error
+    if done.returncode:
+        raise SourceError(reason(command[0], done.stdout, marks))
+
+
+def reason(tool: str, output: str, marks: Sequence[str]) -> str:
+    """Why a command failed, in its own words: the first line that it marked as an error, or else its last line.
+
+    >>> reason("apt-get", "Reading...\\nE: Failed to fetch x  No route to host\\nE: Some files failed.\\n", ["E: "])
+    'apt-get: Failed to fetch x  No route to host'
+    """
+    lines = [line for line in output.splitlines() if line.strip()] or ["it failed without a word"]
+    marked = [line.removeprefix(mark) for mark in marks for line in lines if line.startswith(mark)]
+    return f"{tool}: {(marked or lines[-1:])[0].strip()}"

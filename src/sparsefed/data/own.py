@@ -1,0 +1,302 @@
+"""Data of one's own as a `DataSet`, which a config names as `data.name = "my_module:DATA"`.
+
+Nothing is read or checked before the data set is loaded, so that a mistake is one sentence, not an import that fails.
+Images are uint8; floats from 0 to 1 are rounded to the 256 levels. Where there is no test set, a share of the examples
+becomes one, by a draw that is the same every time. Data that are no images: see examples/own_model.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sparsefed.data.moments import moments
+from sparsefed.data.record import DataSet
+from sparsefed.errors import DataError, unknown
+from sparsefed.rng import rng
+
+if TYPE_CHECKING:
+    from sparsefed.types import Arrays, IntArray, UInt8Array
+
+Size = tuple[int, int]  # height, width
+IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Examples as they came: images, labels, and who they belong to."""
+
+    x: Any  # [N, H, W], [N, H, W, C] or [N, C, H, W]
+    y: Any  # [N] numbers or names
+    users: Any = None  # [N] numbers or names
+
+
+def from_arrays(
+    x: Any,
+    y: Any,
+    users: Any = None,
+    test: tuple[Any, Any] | None = None,
+    classes: Sequence[str] | None = None,
+    test_share: float = 0.2,
+    name: str = "own data",
+) -> DataSet:
+    """Arrays, tensors or lists: images, their labels, and who each belongs to; `test` is (images, labels).
+
+    >>> DATA = from_arrays(np.zeros((10, 8, 8), np.uint8), ["cat", "dog"] * 5, users=[1, 2, 3, 4, 5] * 2)
+    >>> DATA.read(None).classes
+    ('cat', 'dog')
+    """
+    examples = Examples(x, y, users)
+    return _dataset(name, lambda: (examples, None if test is None else Examples(*test), classes), test_share)
+
+
+def from_folder(
+    folder: str | Path,
+    size: Size | None = None,
+    grey: bool = False,
+    user: Callable[[Path], Any] | None = None,
+    test_share: float = 0.2,
+    name: str = "",
+) -> DataSet:
+    """Images in `folder/class/`, or in `folder/train/class/` and `folder/test/class/`.
+
+    `size` (height, width) scales them; without it all must be alike. `user` tells from a path who the image belongs to.
+    Without train and test, an image tests if the hash of its path inside the folder says so: adding images moves none.
+    """
+    root = Path(folder)
+
+    def examples() -> tuple[Examples, Examples | None, Sequence[str] | None]:
+        if not root.is_dir():
+            raise DataError(f"there is no folder {root}; give one that holds a folder of images for each class")
+        if (root / "train").is_dir() and (root / "test").is_dir():
+            train, test = _paths(root / "train"), _paths(root / "test")
+        else:
+            every = _paths(root)
+            test = [path for path in every if _hashed(path.relative_to(root)) < test_share]
+            train = [path for path in every if _hashed(path.relative_to(root)) >= test_share]
+        return _pictures(train, size, grey, user), _pictures(test, size, grey, None), None
+
+    return _dataset(name or root.name, examples, test_share)
+
+
+def from_huggingface(
+    train: Any,
+    test: Any = None,
+    image: str = "image",
+    label: str = "label",
+    user: str | None = None,
+    size: Size | None = None,
+    grey: bool = False,
+    test_share: float = 0.2,
+    name: str = "own data",
+) -> DataSet:
+    """A `datasets.Dataset`, or a dict of them with "train" and perhaps "test"; the columns are given by name."""
+
+    def examples() -> tuple[Examples, Examples | None, Sequence[str] | None]:
+        first, second = train, test
+        if isinstance(train, Mapping):
+            if "train" not in train:
+                raise DataError(unknown("split", "train", map(str, train)) + "; pass one as the first argument")
+            first, second = train["train"], test if test is not None else train.get("test")
+        tested = None if second is None else _columns(second, image, label, None, size, grey)
+        return _columns(first, image, label, user, size, grey), tested, _label_names(first, label)
+
+    return _dataset(name, examples, test_share)
+
+
+# --- from examples to arrays -----------------------------------------------------------------------------------------
+
+
+def _dataset(
+    name: str, examples: Callable[[], tuple[Examples, Examples | None, Sequence[str] | None]], test_share: float
+) -> DataSet:
+    def read(_: Any) -> Arrays:
+        train, test, classes = examples()
+        return arrays(name, train, test, classes, test_share)
+
+    return DataSet(name=name, description=f"{name}, brought by the user", read=read, carried_by="the user's own code")
+
+
+def arrays(
+    name: str, train: Examples, test: Examples | None, classes: Sequence[str] | None, test_share: float
+) -> Arrays:
+    """Everything checked, and turned into what the engines take."""
+    from sparsefed.types import Arrays
+
+    x, labels = _images(name, train.x), np.asarray(train.y)
+    _same_length(name, "labels", labels, len(x))
+    users = None if train.users is None else _numbered(np.asarray(train.users))
+    if users is not None:
+        _same_length(name, "users", users, len(x))
+    if test is None:
+        x, labels, users, x_test, labels_test = _cut(name, x, labels, users, test_share)
+    else:
+        x_test, labels_test = _images(name, test.x), np.asarray(test.y)
+        _same_length(name, "test labels", labels_test, len(x_test))
+    if x.shape[1:] != x_test.shape[1:]:
+        raise DataError(f"{name}: training images are {list(x.shape[1:])}, test images {list(x_test.shape[1:])}")
+    known = tuple(classes) if classes is not None else _classes(name, labels, labels_test)
+    mean, std = moments(x)
+    y, y_test = (_indices(name, each, known) for each in (labels, labels_test))
+    return Arrays(name, x, y, x_test, y_test, known, mean, std, users)
+
+
+def _images(name: str, given: Any) -> UInt8Array:
+    """uint8 [N, H, W, C], copied only where it must be."""
+    x = np.asarray(given)
+    if x.ndim == 3:
+        x = x[..., None]
+    if x.ndim != 4 or 0 in x.shape:
+        raise DataError(
+            f"{name}: images must be [N, H, W], [N, H, W, C] or [N, C, H, W], at least one of them, but the shape is "
+            f"{list(x.shape)}; for data that are no images see examples/own_model.py"
+        )
+    if x.shape[-1] > 4 and x.shape[1] <= 4:
+        x = x.transpose(0, 2, 3, 1)
+    if x.shape[-1] > 4:
+        raise DataError(f"{name}: images must have 1 to 4 channels, last or first, but the shape is {list(x.shape)}")
+    if x.dtype.kind == "f":
+        if not ((x >= 0) & (x <= 1)).all():
+            raise DataError(
+                f"{name}: images of floats must lie from 0 to 1; give uint8, or divide by the largest level"
+            )
+        x = np.rint(x * 255).astype(np.uint8)
+    if x.dtype != np.uint8:
+        raise DataError(f"{name}: images must be uint8, or floats from 0 to 1, but they are {x.dtype}")
+    x = np.ascontiguousarray(x)
+    return x if x.flags.writeable else x.copy()  # torch warns of arrays that are not
+
+
+def _same_length(name: str, what: str, array: Any, n: int) -> None:
+    if array.shape != (n,):
+        raise DataError(
+            f"{name}: there are {n} images, but the {what} have the shape {list(array.shape)}; give one each"
+        )
+
+
+def _numbered(given: Any) -> IntArray:
+    """0, 1, ... in the order of their sorted names."""
+    return np.unique(given, return_inverse=True)[1].astype(np.int64)
+
+
+def _classes(name: str, labels: Any, more: Any) -> tuple[str, ...]:
+    if labels.dtype.kind in "iub":
+        return tuple(str(i) for i in range(int(max(labels.max(), more.max())) + 1))
+    if labels.dtype.kind not in "US":
+        raise DataError(f"{name}: labels must be whole numbers from 0 or names, but they are {labels.dtype}")
+    return tuple(sorted({str(label) for label in np.concatenate([labels, more]).tolist()}))
+
+
+def _indices(name: str, labels: Any, classes: tuple[str, ...]) -> IntArray:
+    if labels.dtype.kind in "US":
+        place = {label: i for i, label in enumerate(classes)}
+        stray = sorted(set(labels.tolist()) - place.keys())
+        if stray:
+            raise DataError(f"{name}: " + unknown("label", str(stray[0]), classes))
+        return np.array([place[label] for label in labels.tolist()], np.int64)
+    if labels.dtype.kind not in "iub" or labels.min() < 0 or labels.max() >= len(classes):
+        raise DataError(
+            f"{name}: labels must be whole numbers from 0 to {len(classes) - 1}, one for each of the classes"
+        )
+    whole: IntArray = labels.astype(np.int64)
+    return whole
+
+
+def _cut(name: str, x: UInt8Array, y: Any, users: IntArray | None, share: float) -> tuple[Any, Any, Any, Any, Any]:
+    """A random share of the examples to test with."""
+    n = round(share * len(x))
+    if not 0 < n < len(x):
+        raise DataError(f"{name}: test_share {share} of {len(x)} examples leaves no test or no training set; give test")
+    tests = np.zeros(len(x), bool)
+    tests[rng(0, "own test set").choice(len(x), n, replace=False)] = True
+    return x[~tests], y[~tests], None if users is None else users[~tests], x[tests], y[tests]
+
+
+# --- folders and Hugging Face ----------------------------------------------------------------------------------------
+
+
+def _paths(root: Path) -> list[Path]:
+    """The images of every class, sorted, so that the order is the same on every machine."""
+    found = sorted(path for path in root.glob("*/*") if path.suffix.lower() in IMAGES and path.is_file())
+    if not found:
+        raise DataError(f"{root} holds no images; give a folder with a folder of images ({', '.join(IMAGES)}) a class")
+    return found
+
+
+def _hashed(path: Path) -> float:
+    """A number in [0, 1) that depends on the path alone."""
+    return int.from_bytes(hashlib.sha256(path.as_posix().encode()).digest()[:8], "big") / 2**64
+
+
+def _pictures(paths: list[Path], size: Size | None, grey: bool, user: Callable[[Path], Any] | None) -> Examples:
+    if not paths:
+        raise DataError(
+            "the hash of the paths left no training or no test image; change test_share, or make train/, test/"
+        )
+    x = _stacked(len(paths), (_opened(path, size, grey) for path in paths), map(str, paths))
+    return Examples(x, [path.parent.name for path in paths], None if user is None else [user(path) for path in paths])
+
+
+def _stacked(n: int, images: Any, names: Any) -> UInt8Array:
+    """[n, H, W, C], made one image at a time, so that nothing is held twice."""
+    out: UInt8Array | None = None
+    for i, (image, name) in enumerate(zip(images, names, strict=False)):
+        if out is None:
+            out = np.empty((n, *image.shape), np.uint8)
+        if image.shape != out.shape[1:]:
+            raise DataError(
+                f"{name} is {list(image.shape)}, the others {list(out.shape[1:])}; give a size to scale them to"
+            )
+        out[i] = image
+    assert out is not None
+    return out
+
+
+def _opened(path: Path, size: Size | None, grey: bool) -> UInt8Array:
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(path) as image:
+            return _pixels(image, size, grey)
+    except UnidentifiedImageError:
+        raise DataError(f"{path} is no image; delete it or replace it") from None
+    except (OSError, ValueError, Image.DecompressionBombError) as error:
+        raise DataError(f"{path} cannot be read as an image ({error}); replace it") from error
+
+
+def _pixels(image: Any, size: Size | None, grey: bool) -> UInt8Array:
+    """One image of Pillow's, as bytes [H, W, C]."""
+    image = image.convert("L" if grey else "RGB")
+    if size is not None:
+        image = image.resize((size[1], size[0]))
+    pixels: UInt8Array = np.asarray(image)
+    return pixels[..., None] if grey else pixels
+
+
+def _columns(rows: Any, image: str, label: str, user: str | None, size: Size | None, grey: bool) -> Examples:
+    for column in (image, label, *([user] if user else [])):
+        if column not in rows.column_names:
+            raise DataError(unknown("column", column, rows.column_names))
+    if len(rows) == 0:
+        raise DataError("the data set has no rows")
+    first = rows[0][image]
+    if hasattr(first, "convert"):
+        x = _stacked(
+            len(rows), (_pixels(row[image], size, grey) for row in rows), (f"image {i}" for i in range(len(rows)))
+        )
+    else:  # a column of arrays
+        x = np.stack(
+            [np.asarray(row[image], None if np.asarray(first).dtype.kind == "f" else np.uint8) for row in rows]
+        )
+    return Examples(x, list(rows[label]), None if user is None else list(rows[user]))
+
+
+def _label_names(rows: Any, label: str) -> Sequence[str] | None:
+    """The classes, where the data set names them."""
+    names: Sequence[str] | None = getattr(getattr(rows, "features", {}).get(label), "names", None)
+    return names
