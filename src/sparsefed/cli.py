@@ -350,10 +350,11 @@ def tune(
     except KeyboardInterrupt:
         _say("Interrupted; every finished trial is kept. Go on with the same command.")
         raise typer.Exit(INTERRUPTED) from None
+    written = tuning.save(outcome, folder)
     console.print(tuning.front_table(outcome))
     for sentence in tuning.sentences(outcome):
         _say(escape(sentence))
-    for path in tuning.save(outcome, folder):
+    for path in written:
         _say(f"wrote [bold]{escape(str(path))}[/bold]")
 
 

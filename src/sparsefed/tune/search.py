@@ -116,7 +116,7 @@ def tune(
 
         name = study_name(folder, config, found, aim)
         with studies.opened(name, folder, storage, aim) as study:
-            studies.bury(study, place)
+            studies.bury(study, place, alone=storage is None)
             _go_on(study, search, trials, watched)
             return _outcome(study, search)
 
@@ -153,7 +153,8 @@ def _go_on(study: optuna.Study, search: _Search, wanted: int, watch: Watch) -> N
         watch(replace(standing, ended=ended[-1] if ended else None))
         if done >= wanted and best is not None:
             return
-        if best is None and not _is_coming(study, search.own):
+        # Where all but the first trial is done, it is not left to another machine, which may be dead.
+        if best is None and (done >= wanted or not _is_coming(study, search.own)):
             study.enqueue_trial(search.own, user_attrs={"as given": search.own, "place": search.place})
         running = len(studies.in_state(study, "RUNNING"))  # those who share a study must not draw the same
         drawn = integer_seed(search.seed, "tune", done, running) % 2**32

@@ -55,7 +55,9 @@ def opened(name: str, folder: Path, url: str | None, objective: Objective) -> It
                 directions=["maximize"] * (2 if objective == "both" else 1),
                 pruner=optuna.pruners.MedianPruner(n_startup_trials=WARMUP),
             )
-        except troubles as error:
+        except Exception as error:
+            if not any(isinstance(each, troubles) for each in _chain(error)):
+                raise
             raise RunError(
                 f"the database of the search failed ({_reason(error)}); mend that, then go on with the same command: "
                 "every finished trial is kept"
@@ -81,8 +83,8 @@ def _beside(folder: Path) -> str:
 def _not_opened(folder: Path, url: str | None, error: Exception) -> Exception:
     if url is None:
         return RunError(
-            f"{folder / DATABASE} cannot be opened ({_reason(error)}); put back what it was, or delete it: the search "
-            "then starts from its first trial"
+            f"{folder / DATABASE} cannot be opened ({_reason(error)}); mend that, or delete the file: the search then "
+            "starts from its first trial"
         )
     return ConfigError(
         f"the study's database cannot be opened ({_reason(error)}); --storage takes a URL as SQLAlchemy does, for "
@@ -91,10 +93,17 @@ def _not_opened(folder: Path, url: str | None, error: Exception) -> Exception:
 
 
 def _reason(error: BaseException) -> str:
-    """The first line of what the database itself said, which Optuna wraps."""
-    while isinstance(error.__cause__, Exception):
-        error = error.__cause__
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
+    """The first line of what the database itself said, which SQLAlchemy and Optuna wrap."""
+    *_, first = _chain(error)
+    return str(first).splitlines()[0] if str(first) else type(first).__name__
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """An error, what it was made of, and so on; Optuna, in trouble with its database, may stumble over itself."""
+    current: BaseException | None = error
+    while current is not None:
+        yield current
+        current = current.__cause__ or current.__context__
 
 
 @contextmanager
@@ -162,8 +171,9 @@ def read(frozen: optuna.trial.FrozenTrial) -> Trial:
     return Trial(frozen.number, frozen.params, "refused" if "refused" in known else ended, **known.get("result", {}))
 
 
-def bury(study: optuna.Study, place: str) -> None:
-    """Whoever holds the folder's lock knows that nobody is at work on the trials that were begun in it."""
+def bury(study: optuna.Study, place: str, alone: bool) -> None:
+    """Whoever holds the folder's lock knows that nobody is at work on the trials that were begun in it: on any trial,
+    where the database is the folder's own, and otherwise on those that say so."""
     for trial in in_state(study, "RUNNING"):
-        if trial.user_attrs.get("place") == place:
+        if alone or trial.user_attrs.get("place") == place:
             study.tell(trial.number, state=library().trial.TrialState.FAIL)
