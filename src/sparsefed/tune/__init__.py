@@ -2,8 +2,8 @@
 
 Every trial is the run of the config with other parameters of its attack; what the attackers want (the goal), who they
 are and what they know stay as they are. The rules, all of them stated in what a search leaves behind:
-- a trial's *attack accuracy* is the mean over the last tenth of its evaluations, its *test accuracy* that of the last;
-  a model that did not converge (its test loss is not finite) counts as 0 in both, for it answers nothing;
+- a trial's *attack accuracy* is the mean over its last epoch (as `report.summary` has it), its *test accuracy* that of
+  its last evaluation; a model whose test loss is not finite counts as 0 in both, for it answers nothing;
 - *both* (the default) wants the one high and the other kept, *attack* the first alone, *damage* a low test accuracy,
   which is also what an attack without a goal is after;
 - a trial is *pruned* a third or half of the way from the attack's start. With one objective: if it is behind the median

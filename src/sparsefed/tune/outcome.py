@@ -28,7 +28,7 @@ class Trial:
     params: Mapping[str, Any]
     state: Literal["finished", "pruned", "refused"]  # refused: by the attack, which does not take these parameters
     rounds: int = 0
-    attack_accuracy: float | None = None  # mean of the last tenth of the evaluations
+    attack_accuracy: float | None = None  # mean over the last epoch
     test_accuracy: float | None = None
     norm_ratio: float | None = None  # attackers over honest devices
     converged: bool = True

@@ -68,6 +68,7 @@ class _Search:
     objective: Objective
     stealth: float | None
     seed: int
+    facts: Mapping[str, Any]  # of the task, the same in every trial
     load: Callable[[data.DataSet], Any]
     place: str  # whose trials these are: the folder on this machine, which one process at a time works on
 
@@ -104,9 +105,11 @@ def tune(
     _check(trials, stealth, objective)
     found = search_space(config, space)
     load = functools.cache(data.load)
-    aim = _aim(objective, configs.build(config, load))
+    experiment = configs.build(config, load)
+    aim = _aim(objective, experiment)
     place = f"{socket.gethostname()}:{folder.resolve()}"
-    search = _Search(config, found, aim, stealth, config.seed if seed is None else seed, load, place)
+    drawn_from = config.seed if seed is None else seed
+    search = _Search(config, found, aim, stealth, drawn_from, experiment.facts, load, place)
     folder.mkdir(parents=True, exist_ok=True)
     with runs.locked(folder), studies.patiently() as check:
 
@@ -132,7 +135,7 @@ def _check(trials: int, stealth: float | None, objective: str | None) -> None:
 
 def _aim(asked: str | None, experiment: Experiment) -> Objective:
     """What was asked for, if the attack has a goal; otherwise there is but one thing to aim at."""
-    if "attack_accuracy" in experiment.evaluate(experiment.theta):
+    if "attack_points" in experiment.facts:
         return next((aim for aim in AIMS if aim == asked), "both")
     if asked in ("both", "attack"):
         attack = experiment.config.attack
@@ -195,10 +198,10 @@ def _try(search: _Search, shown: Callable[[float], None], trial: optuna.Trial) -
             raise
         trial.set_user_attr("refused", str(error))
         raise pruned(str(error)) from error
-    trial.set_user_attr("result", _result(rows))
+    trial.set_user_attr("result", _result(search, rows))
     if rows[-1]["round"] < search.config.rounds:
         raise pruned(f"without hope at round {rows[-1]['round']}")
-    return values(Trial(trial.number, params, "finished", **_result(rows)), search.objective)
+    return values(Trial(trial.number, params, "finished", **_result(search, rows)), search.objective)
 
 
 def _rounds(search: _Search, params: Mapping[str, Any], shown: Callable[[float], None]) -> Iterator[Mapping[str, Any]]:
@@ -216,9 +219,9 @@ def _suggested(trial: optuna.Trial, name: str, searched: Searched) -> Any:
     return trial.suggest_float(name, searched.low, searched.high, log=searched.log)
 
 
-def _result(rows: Rows) -> dict[str, Any]:
+def _result(search: _Search, rows: Rows) -> dict[str, Any]:
     """The numbers of a trial, which are those of a report on the same run."""
-    (row,) = report.summary([RunRecord("", {}, {}, tuple(rows))])
+    (row,) = report.summary([RunRecord("", {}, {"task": search.facts}, tuple(rows))])
     return {
         "rounds": row.rounds,
         "attack_accuracy": row.attack_mean,
@@ -231,7 +234,7 @@ def _result(rows: Rows) -> dict[str, Any]:
 def _is_hopeless(search: _Search, trial: optuna.Trial, params: Mapping[str, Any], rows: Rows) -> bool:
     """Compare with what the others had at the same round, after leaving word for those to come."""
     reached = rows[-1]["round"]
-    now = values(Trial(0, params, "pruned", **_result(rows[-1:])), search.objective)
+    now = values(Trial(0, params, "pruned", **_result(search, rows[-1:])), search.objective)
     trial.set_user_attr(f"at round {reached}", now)
     if len(now) == 1:
         trial.report(now[0], reached)

@@ -40,7 +40,7 @@ def _rule(outcome: Outcome) -> str:
         "both": f"Strongest is the highest attack accuracy among finished trials whose test accuracy is {below}.",
         "attack": "Strongest is the highest attack accuracy.",
         "damage": "Strongest is the lowest test accuracy; a model that did not converge counts as 0.",
-    }[outcome.objective] + " Attack accuracy is the mean over the last tenth of the evaluations."
+    }[outcome.objective] + " Attack accuracy is the mean over the last epoch."
 
 
 def _came_to(trial: Trial) -> str:
