@@ -201,10 +201,10 @@ class Command:
 
 
 @contextmanager
-def nursery(folder: Path) -> Iterator[Nursery]:
-    """A nursery whose commands start in this folder."""
+def nursery(folder: Path, beside: str = "") -> Iterator[Nursery]:
+    """A nursery whose commands start in this folder; `beside` is what it does first, for instance further imports."""
     with subprocess.Popen(
-        [sys.executable, "-c", _NURSERY],
+        [sys.executable, "-c", beside + _NURSERY],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

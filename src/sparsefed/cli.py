@@ -68,6 +68,12 @@ DemoOverrides = Annotated[
 ]
 
 
+class Objective(StrEnum):
+    both = "both"
+    attack = "attack"
+    damage = "damage"
+
+
 class Format(StrEnum):
     html = "html"
     png = "png"
@@ -274,6 +280,82 @@ def _ended_politely() -> Iterator[None]:
     finally:
         for sig, handler in before.items():
             signal.signal(sig, handler)
+
+
+@app.command()
+def tune(
+    config: ConfigFile,
+    trials: Annotated[
+        int, typer.Option(metavar="N", help="Trials in all, those of earlier calls included.", show_default=False)
+    ],
+    objective: Annotated[
+        Objective | None,
+        typer.Option(
+            help="Attack accuracy up and test accuracy kept (both), the first alone (attack), or test accuracy down "
+            "(damage). By default both, or damage where the attackers want no particular labels."
+        ),
+    ] = None,
+    space: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=LOW:HIGH",
+            help="Where to search a parameter, e.g. --space attack.step=0.01:1; KEY=A,B for choices, KEY=A to fix it.",
+        ),
+    ] = None,
+    stealth: Annotated[
+        float | None,
+        typer.Option(
+            metavar="X",
+            help="Test accuracy that the strongest attack may cost, as a share; by default 0.02, or what it costs with "
+            "the parameters as given.",
+        ),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(metavar="S", help="Of the search; by default the config's.")] = None,
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="A database that several machines share, e.g. postgresql://user@host/name; by default study.db in the "
+            "folder.",
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The search's folder; by default runs/NAME-tune.")] = None,
+    set_: Overrides = None,
+) -> None:
+    """Search the strongest attack against CONFIG's defense: every trial is a run with other parameters of its attack.
+
+    The first trial takes the parameters as they are in CONFIG, Optuna chooses the others, and hopeless trials are cut
+    short. What the attackers want, who they are and what they know stays as CONFIG says.
+
+    Ends with the trials that no other beats, strongest.toml, which `sparsefed run` takes, and a page with a chart of
+    all trials. Interrupted or killed, the same command goes on; a larger --trials adds to what is there, and a smaller
+    one shows it.
+    """
+    from sparsefed import config as configs
+    from sparsefed import tune as tuning
+
+    chosen = configs.read(config, set_ or [])
+    folder = out or Path("runs") / f"{chosen.name}-tune"
+    try:
+        with _ended_politely(), tuning.TuneView(console, trials) as view:
+            outcome = tuning.tune(
+                *(chosen, trials, folder),
+                objective=objective,
+                space=space or [],
+                stealth=stealth,
+                seed=seed,
+                storage=storage,
+                watch=view.show,
+            )
+    except KeyboardInterrupt:
+        _say("Interrupted; every finished trial is kept. Go on with the same command.")
+        raise typer.Exit(INTERRUPTED) from None
+    written = tuning.save(outcome, folder)
+    console.print(tuning.front_table(outcome))
+    for sentence in tuning.sentences(outcome):
+        _say(escape(sentence))
+    for path in written:
+        _say(f"wrote [bold]{escape(str(path))}[/bold]")
 
 
 @app.command()

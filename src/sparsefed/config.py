@@ -259,10 +259,10 @@ def _set(table: dict[str, Any], override: str) -> None:
         table = table.setdefault(part, {})
         if not isinstance(table, dict):
             raise ConfigError(f"--set {override}: '{part}' is a value, not a table")
-    table[last] = _value(text)
+    table[last] = value_of(text)
 
 
-def _value(text: str) -> Any:
+def value_of(text: str) -> Any:
     """A value as TOML writes it; what is none is a bare word, that is, a string."""
     try:
         table = tomllib.loads(f"value = {text}")
@@ -384,7 +384,7 @@ def _check_threat(config: Config) -> None:
     threat, devices = _threat(config), config.data.devices
     anybody = bool(threat.share or threat.count or threat.ids or threat.per_round)
     if config.attack:
-        check_parameters(f"attack {config.attack.name}", _attacker(config.attack), config.attack.params)
+        check_parameters(f"attack {config.attack.name}", attacker(config.attack), config.attack.params)
     if config.attack and all(getattr(threat, who) is None for who in WHO):
         raise ConfigError(f"there is an [attack] but nobody to carry it out; add [threat] with one of {', '.join(WHO)}")
     if anybody and not config.attack:
@@ -428,7 +428,7 @@ def _model(config: Config) -> Callable[..., Any]:
     return _function("model", config.model.name, MODELS)
 
 
-def _attacker(table: Named) -> Attacker:
+def attacker(table: Named) -> Attacker:
     """A listed attack, or a method of the user's own, which serves the paper's goal: test points with wrong labels."""
     found = resolve("attack", table.name, ATTACKS)
     if isinstance(found, Attacker):
@@ -600,7 +600,7 @@ def _attack(config: Config, arrays: Arrays) -> tuple[Goal | None, Attack | None]
         return None, None
     x, y, x_test, y_test = map(torch.from_numpy, (arrays.x_train, arrays.y_train, arrays.x_test, arrays.y_test))
     scene = Scene(x, y, x_test, y_test, len(arrays.classes), config.seed)
-    goal, attack = equip(f"attack {table.name}", _attacker(table), scene, table.params)
+    goal, attack = equip(f"attack {table.name}", attacker(table), scene, table.params)
     missing = [need for need in NEEDS if need in attack.needs and need not in config.threat.knowledge]
     if missing:
         raise ConfigError(

@@ -61,7 +61,7 @@ def create(folder: Path, config: Mapping[str, Any], overwrite: bool = False) -> 
     refuse_overwriting(folder, config, overwrite)
     with _disk(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder), _disk(folder):
+    with locked(folder), _disk(folder):
         # The manifest is replaced last: killed in between, the folder holds a run that can be resumed from round 1.
         for name in (CHECKPOINT, METRICS):
             (folder / name).unlink(missing_ok=True)
@@ -232,7 +232,7 @@ def execute(
     """Drive a run from where its folder stands (a new one from `begin`) to its end; `reports` makes the rounds that
     follow a state. Ctrl-C, and any error, is raised again after the last whole round has been saved."""
     load_config(folder)
-    with _locked(folder):
+    with locked(folder):
         saved = last = _last_saved(folder, begin)
         _forget_unsaved(folder, saved.round)
         note(folder, status="running", round=saved.round, parameters=len(begin.theta), **_resumed(folder, saved.round))
@@ -327,7 +327,7 @@ def _resumed(folder: Path, round: int) -> dict[str, Any]:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
     """One process a run; the lock goes with the process that holds it."""
     with _disk(folder):
         lock = (folder / _LOCK).open("w")

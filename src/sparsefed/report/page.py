@@ -54,11 +54,9 @@ def html(runs: Sequence[RunRecord]) -> str:
     check(runs)
     rows, names = summary(runs), labels(runs)
     drawn = charts(runs)
-    part = Template(files(__package__).joinpath("page.html").read_text(encoding="utf-8"))
-    return part.substitute(
-        title=joined([f"SparseFed: {', '.join(names)}"]),
-        style=files(__package__).joinpath("page.css").read_text(encoding="utf-8"),
-        library=library(),
+    return sheet(
+        title=f"SparseFed: {', '.join(names)}",
+        heading="SparseFed report",
         lead=joined(_lead(runs)),
         summary=joined(
             [
@@ -69,11 +67,31 @@ def html(runs: Sequence[RunRecord]) -> str:
                 *attack(runs),
             ]
         ),
+        pictured="Curves",
         charts=joined(_figure(name, chart, runs) for name, chart in drawn.items()) or _no_charts(),
         configs=joined(_configs(runs)),
         again=joined(_again(runs)),
         provenance=joined(_provenance(runs)),
     )
+
+
+def sheet(**parts: str) -> str:
+    """A page from its parts (the names in page.html), with all that it needs to be drawn offline."""
+    part = Template(files(__package__).joinpath("page.html").read_text(encoding="utf-8"))
+    style = files(__package__).joinpath("page.css").read_text(encoding="utf-8")
+    return part.substitute({name: joined([content]) for name, content in parts.items()}, style=style, library=library())
+
+
+def figure(name: str, chart: alt.LayerChart, said: str, *behind: Html) -> Html:
+    """A chart with its title as a heading that wraps, a text alternative, what it is read for and what is behind."""
+    spec = chart.to_dict()
+    title = spec.pop("title")
+    told = " ".join([title["subtitle"]] if isinstance(title["subtitle"], str) else title["subtitle"])
+    # The page decides the width; a chart on its own has one of its own.
+    spec |= {"width": "container", "autosize": {"type": "fit-x", "contains": "padding"}}
+    picture = element("div", class_="chart", id=f"chart-{name}", role="img", aria_label=f"{title['text']}. {told}")
+    data = element("script", script_json(spec), type="application/json", data_chart=name)
+    return element("figure", element("h3", title["text"]), picture, data, element("figcaption", said), *behind)
 
 
 def script_json(value: Any) -> Html:
@@ -136,17 +154,10 @@ def _no_charts() -> Html:
 
 
 def _figure(name: str, chart: alt.LayerChart, runs: Sequence[RunRecord]) -> Html:
-    """A chart with its title as a heading that wraps, a text alternative, and the numbers behind it."""
-    spec = chart.to_dict()
-    title = spec.pop("title")
-    told = " ".join([title["subtitle"]] if isinstance(title["subtitle"], str) else title["subtitle"])
+    """A chart of runs, with the numbers behind it."""
     said = SAID[name.split("-")[0] if name.startswith("norms") else name]
-    # The page decides the width; a chart on its own has one of its own.
-    spec |= {"width": "container", "autosize": {"type": "fit-x", "contains": "padding"}}
-    picture = element("div", class_="chart", id=f"chart-{name}", role="img", aria_label=f"{title['text']}. {told}")
-    data = element("script", script_json(spec), type="application/json", data_chart=name)
-    behind = [_numbers(title["text"], runs, TABULATED[name])] if name in TABULATED else []
-    return element("figure", element("h3", title["text"]), picture, data, element("figcaption", said), *behind)
+    behind = [_numbers(chart.title["text"], runs, TABULATED[name])] if name in TABULATED else []
+    return figure(name, chart, said, *behind)
 
 
 def _numbers(title: str, runs: Sequence[RunRecord], key: str) -> Html:
