@@ -172,5 +172,13 @@ def data_table(found: Sequence[Status]) -> Table:
     for heading in ("data set", "what it is", "state", "where"):
         table.add_column(heading, overflow="fold")
     for status in found:
-        table.add_row(status.name, status.description, status.state, escape(status.location or status.problem))
+        table.add_row(status.name, status.description, status.state, escape(status.location or _how_to_get(status)))
     return table
+
+
+def _how_to_get(status: Status) -> str:
+    """The command that brings a data set, or that says in full how to."""
+    fetch = f"sparsefed data fetch {status.name}"
+    return (
+        f"`{fetch}` gets it" if fetch in status.problem else f"`sparsefed data check {status.name}` says how to get it"
+    )

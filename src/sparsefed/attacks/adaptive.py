@@ -4,7 +4,7 @@ attack of Panda et al. 2022, SparseFed, "perfect knowledge of the top-k coordina
     M(v)    =  { j : what the server would subtract is not 0 at j }, if the honest send what they do and attackers v
     topk    :  u = PGD along the gradient restricted to M(0)
     push    :  u_c = the c largest coordinates of u_PGD, at full norm;  c maximises <g(theta), what the server then
-               subtracts>, by how much the attackers' loss falls to first order
+               subtracts>, by how much the attackers' loss falls to first order, on a batch of the goal's points
 
 The first keeps to the coordinates that come through anyway. The second concentrates its norm on so few coordinates of
 its own that they rise above the server's threshold, the k-th largest entry of its memory, and come through as well. The
@@ -30,6 +30,7 @@ from torch import Tensor
 
 from sparsefed.attacks.base import Attack, Knowledge, Need, granted, rescale
 from sparsefed.attacks.goals import Goal
+from sparsefed.attacks.own_data import some
 from sparsefed.attacks.pgd import pgd
 from sparsefed.errors import ConfigError
 from sparsefed.vectors.topk import topk_mask
@@ -85,7 +86,8 @@ def adaptive_push(
         full = method(knowledge)
         if coordinates is not None:
             return concentrated(full, min(coordinates, len(full)), knowledge.budget)
-        subtracted, downhill = foresight(knowledge), knowledge.gradient(knowledge.theta, goal.x, goal.y).double()
+        subtracted = foresight(knowledge)
+        downhill = knowledge.gradient(knowledge.theta, *some(goal, knowledge, batch)).double()
         tried = [concentrated(full, count, knowledge.budget) for count in quarterings(len(full))]
         return max(tried, key=lambda update: float(downhill @ subtracted(update).double()))
 

@@ -30,7 +30,7 @@ def replacement(
     epochs: Annotated[int, "steps from the global model to the wanted one"] = 50,
     step: Annotated[float, "eta, the length of a step"] = 0.1,
     poisoned: Poisoned = 0.5,
-    batch: Annotated[int, "of the goal's points"] = 100,
+    batch: Annotated[int, "of the goal's points"] = 64,
     server_lr: Annotated[float, "what the server multiplies the mean by; 1 in FedAvg mode"] = 1.0,
 ) -> Attack:
     """A model that fulfils the goal and still knows the attackers' own examples, scaled to replace the global one."""
