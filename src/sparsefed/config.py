@@ -34,7 +34,7 @@ from sparsefed.defenses import DEFENSES, assemble
 from sparsefed.errors import ConfigError, unknown
 from sparsefed.federation import SAMPLING, WHO, Federation, ThreatModel, federate, malicious_ids, rounds_per_epoch
 from sparsefed.metrics import class_accuracies
-from sparsefed.models import MODELS
+from sparsefed.models import MODELS, TEXT_MODELS
 from sparsefed.parameters import check_arguments, parameters
 from sparsefed.privacy import Guarantee, of_run
 from sparsefed.rng import integer_seed, rng
@@ -45,6 +45,7 @@ from sparsefed.types import Arrays, Batch, Defense
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 ROOT = 100  # examples of a server that needs some, where a config does not say (as in FLTrust's experiments)
+SCORES = 2**24  # that a model may give at once in an evaluation: 64 MB of float32
 DEVICES = 10_000  # the population where a config does not say
 
 # Strict, because TOML has types: "5" is not a number and true is not 1.
@@ -78,6 +79,8 @@ class DataTable(BaseModel):
     per_device: Count | None = None
     root: Count | None = None  # examples that the server itself holds; None: as many as the defense asks for
     augment: str = "none"  # what honest devices do to their images before they train on them
+    vocabulary: Annotated[int, Field(strict=True, ge=5)] | None = None  # of text, special tokens too; None: its usual
+    length: Count | None = None  # of a sequence of text, in tokens; None: its usual
 
     @property
     def params(self) -> dict[str, Any]:
@@ -404,11 +407,16 @@ def _check_threat(config: Config) -> None:
 
 
 def dataset(config: Config) -> data.DataSet:
-    """The record of the data set."""
+    """The record of the config's data set, text in the size that it asks for."""
     found = resolve("data set", data.canonical(config.data.name), data.DATASETS)
     if not isinstance(found, data.DataSet):
         raise ConfigError(f"data set '{config.data.name}' is of type {type(found).__name__}; name a DataSet record")
-    return found
+    vocabulary, length = config.data.vocabulary, config.data.length
+    if vocabulary is None and length is None:
+        return found
+    if found.resized is None:
+        raise ConfigError(f"data.vocabulary and data.length are for text, but {found.name} is none; leave them out")
+    return found.resized(vocabulary, length)
 
 
 def _partition(config: Config) -> Callable[..., Partition]:
@@ -548,14 +556,28 @@ def build(config: Config, load: Callable[[data.DataSet], Arrays] = data.load) ->
 
 
 def _task(config: Config, arrays: Arrays) -> Task:
-    height, width, channels = arrays.x_train.shape[1:]
+    _check_kind(config, arrays)
+    shape = arrays.x_train.shape[1:]
     with torch.random.fork_rng(devices=[]):  # layers draw their first weights from torch's own generator
         torch.default_generator.manual_seed(integer_seed(config.seed, "model"))
-        module = _built(config, (channels, height, width), len(arrays.classes))
+        module = _built(config, shape if arrays.is_text else (shape[2], *shape[:2]), len(arrays.classes))
+    if arrays.is_text:
+        return make_task(module)
     return make_task(module, image_normaliser(arrays.mean, arrays.std))
 
 
-def _built(config: Config, shape: tuple[int, int, int], classes: int) -> nn.Module:
+def _check_kind(config: Config, arrays: Arrays) -> None:
+    """Refuse a listed model that was made for the other kind of data."""
+    name = config.model.name
+    fitting = [model for model in MODELS if (model in TEXT_MODELS) == arrays.is_text]
+    if name in MODELS and name not in fitting:
+        kind, other = ("text", "images") if arrays.is_text else ("images", "text")
+        raise ConfigError(
+            f"model {name} is for {other}, but {arrays.name} is {kind}; use one of {', '.join(sorted(fitting))}"
+        )
+
+
+def _built(config: Config, shape: tuple[int, ...], classes: int) -> nn.Module:
     model = config.model
     try:
         module = _model(config)(shape, classes, **model.params)
@@ -576,6 +598,10 @@ def deal(config: Config, arrays: Arrays) -> Partition:
 
 def _federation(config: Config, arrays: Arrays) -> Federation:
     sample = resolve("sampling", config.train.sampling, SAMPLING)
+    if arrays.is_text and config.data.augment != "none":
+        raise ConfigError(
+            f"data.augment = '{config.data.augment}' is for images, but {arrays.name} is text; leave it out"
+        )
     augment = resolve("augmentation", config.data.augment, AUGMENTATIONS)
     x, y = torch.from_numpy(arrays.x_train), torch.from_numpy(arrays.y_train)
     return federate(x, y, deal(config, arrays), sample, config.train.cohort, _threat(config), config.seed, augment)
@@ -599,7 +625,7 @@ def _attack(config: Config, arrays: Arrays) -> tuple[Goal | None, Attack | None]
     if table is None:
         return None, None
     x, y, x_test, y_test = map(torch.from_numpy, (arrays.x_train, arrays.y_train, arrays.x_test, arrays.y_test))
-    scene = Scene(x, y, x_test, y_test, len(arrays.classes), config.seed)
+    scene = Scene(x, y, x_test, y_test, len(arrays.classes), config.seed, arrays.classes if arrays.is_text else ())
     goal, attack = equip(f"attack {table.name}", attacker(table), scene, table.params)
     missing = [need for need in NEEDS if need in attack.needs and need not in config.threat.knowledge]
     if missing:
@@ -627,7 +653,9 @@ def _facts(config: Config, arrays: Arrays, federation: Federation, goal: Goal | 
 
 def _evaluation(task: Task, arrays: Arrays, dtype: torch.dtype, goal: Goal | None) -> Callable[[Tensor], Metrics]:
     """Test loss and accuracy without the points that the attackers are after, and attack accuracy on these."""
-    evaluate = evaluator(task, dtype)
+    # A batch whose outputs fit into the cache's neighbourhood: text has a score for each word at each position.
+    scores = len(arrays.classes) * arrays.y_test[0].size
+    evaluate = evaluator(task, dtype, min(1000, max(1, SCORES // scores)))
     x, y = torch.from_numpy(arrays.x_test), torch.from_numpy(arrays.y_test)
     clean = torch.ones(len(y), dtype=torch.bool)
     if goal is not None:
@@ -639,6 +667,8 @@ def _evaluation(task: Task, arrays: Arrays, dtype: torch.dtype, goal: Goal | Non
         found: dict[str, Any] = {"test_loss": test.loss, "test_accuracy": test.accuracy(y)}
         if y.dim() == 1:
             found["class_accuracy"] = class_accuracies(test.predictions, y, len(arrays.classes))
+        if arrays.is_text:
+            found["test_perplexity"] = float(torch.tensor(test.loss, dtype=torch.float64).exp())
         if goal is not None:
             found["attack_accuracy"] = evaluate(theta, goal.test_x, goal.test_y).accuracy(goal.test_y)
         return found

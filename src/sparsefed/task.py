@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from sparsefed.errors import ConfigError
+from sparsefed.types import IGNORED
 
 
 @dataclass(frozen=True)
@@ -51,10 +52,16 @@ class Task:
         return torch.cat([parameters[slot.name].detach().reshape(-1).float() for slot in self.slots])
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Cross-entropy of each example [M]; where an example has several targets (tokens), their mean."""
-        if y.dim() == 1:
-            return F.cross_entropy(outputs.float(), y, reduction="none")
-        return F.cross_entropy(outputs.float().flatten(0, 1), y.flatten(), reduction="none").view(y.shape).mean(1)
+        """Cross-entropy of each example [M]; where an example has several targets (tokens), the mean over those that
+        are not IGNORED, and 0 where all are."""
+        entropies = _entropies(outputs, y)
+        return entropies if y.dim() == 1 else entropies.sum(1) / (y != IGNORED).sum(1).clamp(min=1)
+
+
+def _entropies(outputs: Tensor, y: Tensor) -> Tensor:
+    """Cross-entropy of each target, shaped like y; 0 where it is IGNORED."""
+    flat = outputs.float().flatten(0, y.dim() - 1)
+    return F.cross_entropy(flat, y.flatten(), reduction="none", ignore_index=IGNORED).view(y.shape)
 
 
 def make_task(module: nn.Module, prepare: Callable[[Tensor], Tensor] | None = None) -> Task:
@@ -130,11 +137,12 @@ def seeded_layers(module: nn.Module, seed: int) -> Iterator[None]:
 class Evaluation:
     """How a model does on some examples."""
 
-    loss: float
+    loss: float  # mean over the targets, all of them alike
     predictions: Tensor  # int64, a label for each target
 
     def accuracy(self, y: Tensor) -> float:
-        return float((self.predictions == y).double().mean()) if y.numel() else math.nan
+        counted = y != IGNORED
+        return float((self.predictions == y)[counted].double().mean()) if bool(counted.any()) else math.nan
 
 
 def evaluator(task: Task, dtype: torch.dtype, batch: int = 1000) -> Callable[[Tensor, Tensor, Tensor], Evaluation]:
@@ -144,13 +152,15 @@ def evaluator(task: Task, dtype: torch.dtype, batch: int = 1000) -> Callable[[Te
     @torch.inference_mode()
     def evaluate(theta: Tensor, x: Tensor, y: Tensor) -> Evaluation:
         load_flat(task, module, theta)
-        total, predictions = 0.0, []
+        total, targets, predictions = 0.0, 0, []
         for low in range(0, len(x), batch):
             inputs = task.prepare(x[low : low + batch])
             outputs = module(inputs.to(dtype) if inputs.is_floating_point() else inputs).float()
-            total += float(task.losses(outputs, y[low : low + batch]).double().sum())
+            wanted = y[low : low + batch]
+            total += float(_entropies(outputs, wanted).double().sum())
+            targets += int((wanted != IGNORED).sum())
             predictions.append(outputs.argmax(-1))
-        return Evaluation(total / max(len(x), 1), torch.cat(predictions) if predictions else y[:0])
+        return Evaluation(total / max(targets, 1), torch.cat(predictions) if predictions else y[:0])
 
     return evaluate
 

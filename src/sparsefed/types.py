@@ -19,22 +19,29 @@ UInt8Array = npt.NDArray[np.uint8]
 IntArray = npt.NDArray[np.int64]
 IndexArray = npt.NDArray[np.int32]
 
+IGNORED = -100  # the label of a position with nothing to predict: it counts in no loss and no accuracy
+
 State = Mapping[str, Tensor]  # named tensors: a checkpoint is a copy of it
 
 
 @dataclass(frozen=True)
 class Arrays:
-    """A data set in memory: images stay uint8 and are normalised a block at a time."""
+    """A data set in memory: images stay uint8 and are normalised a block at a time; text is the numbers of tokens."""
 
     name: str
-    x_train: UInt8Array  # [N, H, W, C]
-    y_train: IntArray  # [N]
-    x_test: UInt8Array  # [M, H, W, C]
+    x_train: UInt8Array | IndexArray  # [N, H, W, C]; text: [N, T]
+    y_train: IntArray  # [N]; text: [N, T], the token that follows, IGNORED where none does
+    x_test: UInt8Array | IndexArray  # [M, H, W, C]
     y_test: IntArray  # [M]
-    classes: tuple[str, ...]
-    mean: tuple[float, ...]  # of x / 255, a channel each
+    classes: tuple[str, ...]  # text: the vocabulary
+    mean: tuple[float, ...]  # of x / 255, a channel each; text: ()
     std: tuple[float, ...]
     users: IntArray | None = None  # [N], who wrote the training example, where the data set knows
+
+    @property
+    def is_text(self) -> bool:
+        """Whether examples are sequences of tokens, a target each."""
+        return self.y_train.ndim == 2
 
 
 class Batch(NamedTuple):

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsefed.attacks.goals import Goal, Scene, Source, Stamp, Target
+from sparsefed.attacks.goals import Goal, Scene, Source, Stamp, Target, one_label
 from sparsefed.errors import ConfigError
 from sparsefed.rng import rng
 
@@ -81,6 +81,7 @@ def edge(
     *Departures.* Wang et al. take edge cases from elsewhere (another collection of digits, another airline's planes);
     here they are the tail of the data itself, by the distance in pixels from the mean of the training examples.
     """
+    one_label(scene)
     _check_class(scene, "source", source)
     _check_class(scene, "target", target)
     if source == target:
@@ -161,6 +162,7 @@ def _farthest(x: Tensor, positions: Tensor, centre: Tensor, share: float) -> Ten
 
 
 def _picture(scene: Scene) -> tuple[int, int]:
+    one_label(scene)
     shape = tuple(scene.x_train.shape)
     if len(shape) != 4 or scene.x_train.dtype != torch.uint8:
         raise ConfigError(

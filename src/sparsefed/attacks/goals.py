@@ -2,7 +2,7 @@
 
     labels     test points with wrong labels (Bhagoji et al. 2019; SparseFed's "auxiliary set")
     semantic   every example of a source class called the target class (SparseFed's 7 -> 1)
-    (patch, bars and edge, the backdoors' goals, are in `backdoor_goals`)
+    (patch, bars and edge, the backdoors' goals, are in `backdoor_goals`; text has its own in `continuation`)
 
 An untargeted attack has no goal but to spoil the model, and is measured by test accuracy alone.
 """
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from sparsefed.errors import ConfigError
 from sparsefed.rng import rng
+from sparsefed.types import IGNORED
 
 Stamp = Callable[[Tensor], Tensor]  # raw examples in, the same with the trigger out
 
@@ -35,6 +36,7 @@ class Scene(NamedTuple):
     y_test: Tensor
     classes: int
     seed: int
+    words: tuple[str, ...] = ()  # text: the vocabulary, its special tokens first
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Goal:
     """Points and the labels that the attackers want for them."""
 
     x: Tensor  # raw examples [s, ...] that they train with
-    y: Tensor  # int64 [s], the labels wanted
+    y: Tensor  # int64 [s], the labels wanted (text: [s, T])
     test_x: Tensor  # where it is measured whether the model says so
     test_y: Tensor
     positions: Tensor  # int64: test points that test accuracy leaves out
@@ -51,7 +53,7 @@ class Goal:
 
 
 def auxiliary_set(x: Tensor, y: Tensor, s: int, classes: int, seed: int) -> Goal:
-    """s test points drawn without replacement, each with one of its wrong labels, all equally likely."""
+    """s test points drawn without replacement, each target with one of its wrong labels, all equally likely."""
     if not 1 <= s < len(y):
         raise ConfigError(
             f"auxiliary = {s} points cannot be drawn from {len(y)} test points with some left to test on; "
@@ -59,8 +61,9 @@ def auxiliary_set(x: Tensor, y: Tensor, s: int, classes: int, seed: int) -> Goal
         )
     generator = rng(seed, "auxiliary set")
     positions = torch.from_numpy(np.sort(generator.choice(len(y), s, replace=False)))
-    shift = torch.from_numpy(generator.integers(1, classes, s))
-    points, wanted = x[positions], (y[positions] + shift) % classes
+    points, right = x[positions], y[positions]
+    shift = torch.from_numpy(generator.integers(1, classes, tuple(right.shape)))
+    wanted = torch.where(right == IGNORED, right, (right + shift) % classes)
     return Goal(points, wanted, points, wanted, positions)
 
 
@@ -71,10 +74,20 @@ def labels(scene: Scene, *, auxiliary: Annotated[int, "test points with wrong la
 
 def semantic(scene: Scene, *, source: Source = 7, target: Target = 1) -> Goal:
     """All test examples of one class, called another."""
+    one_label(scene)
     _check_classes(scene, source, target)
     positions = torch.nonzero(scene.y_test == source).flatten()
     points, wanted = scene.x_test[positions], torch.full((len(positions),), target)
     return Goal(points, wanted, points, wanted, positions, target=target)
+
+
+def one_label(scene: Scene) -> None:
+    """Refuse a goal that names classes where an example has no class."""
+    if scene.y_train.dim() != 1:
+        raise ConfigError(
+            "this attack wants images called another class, but text has no classes; use 'replacement_text', or an "
+            "attack on labels or without a goal, such as 'pgd' or 'sign_flip'"
+        )
 
 
 def _check_classes(scene: Scene, source: int, target: int) -> None:

@@ -16,12 +16,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import torch
 from torch import Tensor
 
 from sparsefed.attacks.base import Attack, Knowledge, granted, projected
 from sparsefed.attacks.goals import Goal
 from sparsefed.attacks.own_data import Boost, check_boost, own_updates
 from sparsefed.errors import ConfigError
+from sparsefed.types import IGNORED
 
 
 def label_flip(
@@ -46,6 +48,7 @@ def label_flip(
                 "attack.classes to the number of classes of the data set"
             )
         flipped = classes - 1 - y if shift is None else (y + shift) % classes
-        return projected(boost * own_updates(knowledge, flipped), knowledge.budget)
+        wrong = torch.where(y == IGNORED, y, flipped)
+        return projected(boost * own_updates(knowledge, wrong), knowledge.budget)
 
     return Attack(craft, needs=frozenset({"own data"}))

@@ -12,6 +12,7 @@ from sparsefed.attacks.alie import alie, alie_searched
 from sparsefed.attacks.badnets import badnets
 from sparsefed.attacks.base import NEEDS, Attack, Craft, Need
 from sparsefed.attacks.boosted import boosted
+from sparsefed.attacks.continuation import continuation
 from sparsefed.attacks.dba import dba
 from sparsefed.attacks.drift import drift
 from sparsefed.attacks.fang import fang_krum, fang_trimmed
@@ -92,6 +93,7 @@ ATTACKS: Mapping[str, Attacker] = {
     "adaptive_push": Attacker(adaptive_push, _ADAPTIVE, goals.labels, _SERVER, _TOLD),
     "semantic": Attacker(pgd, _SEMANTIC, goals.semantic),
     "replacement": Attacker(replacement, _SEMANTIC, goals.semantic, _OWN),
+    "replacement_text": Attacker(replacement, _SEMANTIC, continuation, _OWN),
     "edge": Attacker(pgd, _EDGE, backdoor_goals.edge),
     "badnets": Attacker(badnets, _BADNETS, backdoor_goals.patch, _OWN),
     "dba": Attacker(dba, _DBA, backdoor_goals.bars, _OWN),

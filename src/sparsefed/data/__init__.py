@@ -8,7 +8,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sparsefed.data import cifar10, cifar100, digits, femnist, fetching, fmnist, inventory, mnist, mnist_by_writer
+from sparsefed.data import (
+    cifar10,
+    cifar100,
+    digits,
+    femnist,
+    fetching,
+    fmnist,
+    inventory,
+    mnist,
+    mnist_by_writer,
+    reddit,
+    shakespeare,
+)
 from sparsefed.data.record import DataSet, Say, Status
 from sparsefed.errors import DataError, unknown
 
@@ -25,6 +37,10 @@ DATASETS: dict[str, DataSet] = {
     "cifar100": cifar100.DATASET,
     "femnist": femnist.DATASET,
     "mnist_by_writer": mnist_by_writer.DATASET,
+    "reddit": reddit.DATASET,
+    "reddit_leaf": reddit.LEAF,
+    "shakespeare": shakespeare.DATASET,
+    "shakespeare_leaf": shakespeare.LEAF,
 }
 
 

@@ -1,4 +1,4 @@
-"""The true content of a file, plain or gzipped, compared with what is known of it.
+"""The true content of a file, plain, gzipped or xz, compared with what is known of it.
 
 Everything goes through `verified`, which hashes as it reads: SHA-256 costs a tenth of decompressing, so even a load
 compares every byte and wrong data never gets further than here.
@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import lzma
 import os
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, cast
+from typing import IO, TYPE_CHECKING, BinaryIO, cast
 
 import numpy as np
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from sparsefed.types import UInt8Array
 
 GZIP_MAGIC = b"\x1f\x8b"
+XZ_MAGIC, XZ_END = b"\xfd7zXZ\x00", b"YZ"
 CHUNK = 1 << 20
 
 
@@ -30,7 +32,7 @@ def glance(path: Path, file: DataFile) -> None:
     """Raise DamagedError if the length is wrong, without reading the content."""
     try:
         with path.open("rb") as stream:
-            zipped = stream.read(2) == GZIP_MAGIC
+            start = stream.read(len(XZ_MAGIC))
             stream.seek(-min(4, path.stat().st_size), os.SEEK_END)
             tail = stream.read(4)
     except OSError as error:
@@ -39,6 +41,11 @@ def glance(path: Path, file: DataFile) -> None:
         if not tail:
             raise DamagedError("is empty")
         return
+    if start == XZ_MAGIC:  # the length stands in an index that only decompressing checks: see that the end is there
+        if not tail.endswith(XZ_END):
+            raise DamagedError("is cut short: its xz data end too early")
+        return
+    zipped = start.startswith(GZIP_MAGIC)
     # A gzip member ends with the length of its content modulo 2^32.
     seen = int.from_bytes(tail, "little") if zipped else path.stat().st_size
     if seen != (file.size % 2**32 if zipped else file.size):
@@ -96,20 +103,28 @@ def verified(path: Path, file: DataFile) -> Iterator[bytes]:
 def opened(path: Path) -> Iterator[IO[bytes]]:
     """The decompressed stream; what goes wrong in reading it is DamagedError.
 
-    The first bytes decide whether it is gzipped, not the name: browsers unzip files and keep their names.
+    The first bytes decide whether it is compressed, not the name: browsers unzip files and keep their names.
     """
     try:
         with path.open("rb") as raw:
-            zipped = raw.read(2) == GZIP_MAGIC
+            start = raw.read(len(XZ_MAGIC))
             raw.seek(0)
-            with gzip.GzipFile(fileobj=raw) if zipped else raw as stream:
+            with _plain(raw, start) as stream:
                 yield cast("IO[bytes]", stream)
     except EOFError as error:
-        raise DamagedError("is cut short: its gzip data end too early") from error
+        raise DamagedError("is cut short: its compressed data end too early") from error
+    except lzma.LZMAError as error:
+        raise DamagedError(f"is damaged: its xz data are wrong ({error})") from error
     except (gzip.BadGzipFile, zlib.error) as error:
         raise DamagedError(f"is damaged: its gzip data are wrong ({error})") from error
     except OSError as error:
         raise DamagedError(f"cannot be read ({error.strerror})") from error
+
+
+def _plain(raw: BinaryIO, start: bytes) -> BinaryIO | gzip.GzipFile | lzma.LZMAFile:
+    if start == XZ_MAGIC:
+        return lzma.LZMAFile(raw)
+    return gzip.GzipFile(fileobj=raw) if start.startswith(GZIP_MAGIC) else raw
 
 
 def _known(file: DataFile) -> tuple[int, str]:

@@ -154,9 +154,9 @@ def _missing(dataset: DataSet, files: list[DataFile]) -> str:
     others = [", ".join(file.name for file in layout.files) for layout in dataset.also]
     instead = f", or instead {' / '.join(others)}," if others and len(files) == len(dataset.files) else ""
     return (
-        f"{dataset.name} is not complete on this machine: {names} (or .gz){instead} was looked for in {looked}{where}. "
-        f"{dataset.by_hand or f'Run `sparsefed data fetch {dataset.name}`'}, or set {places.VARIABLE} to the folder "
-        "that has it."
+        f"{dataset.name} is not complete on this machine: {names} (or .gz, .xz){instead} was looked for in {looked}"
+        f"{where}. {dataset.by_hand or f'Run `sparsefed data fetch {dataset.name}`'}, or set {places.VARIABLE} to the "
+        "folder that has it."
     )
 
 

@@ -1,7 +1,8 @@
 """Where files are looked for: `$SPARSEFED_DATA`, then the user's cache, then Debian's /usr/share/datasets.
 
-Each root may hold a data set's files in a sub-folder of one of its usual names or directly, plain or gzipped. The first
-file with the right name wins, whatever it holds: a damaged file is an error, never a reason to look elsewhere quietly.
+Each root may hold a data set's files in a sub-folder of one of its usual names or directly, plain, gzipped or as xz.
+The first file with the right name wins, whatever it holds: a damaged file is an error, never a reason to look elsewhere
+quietly.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def candidates(dataset: DataSet, name: str, roots: Sequence[Path]) -> Iterator[P
     # Sub-folders before the root itself: MNIST and Fashion-MNIST have the same file names.
     for root in roots:
         for folder in (*dataset.folders, dataset.name, *(["."] if dataset.loose else [])):
-            for suffix in ("", ".gz"):
+            for suffix in ("", ".gz", ".xz"):
                 yield root / folder / (name + suffix)
 
 

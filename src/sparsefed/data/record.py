@@ -31,13 +31,13 @@ class SourceError(DataError):
 
 @dataclass(frozen=True)
 class DataFile:
-    """One file, known by its *decompressed* content, so that plain and gzipped copies are the same file.
+    """One file, known by its *decompressed* content, so that plain, gzipped and xz copies are the same.
 
     Where nobody can know the bytes beforehand (an archive packed anew, a script's output), size and sum are left out
     and whoever reads the file compares what it decodes. A name with a `*` stands for one file or more.
     """
 
-    name: str  # without .gz
+    name: str  # without .gz or .xz
     size: int | None = None  # bytes
     sha256: str = ""
 
@@ -91,6 +91,7 @@ class DataSet:
     also: tuple[Layout, ...] = ()
     loose: bool = True  # whether files may lie in a root itself; not where their names are too common for that
     by_hand: str = ""  # for a set that cannot be fetched: a sentence that says how to get it
+    resized: Callable[[int | None, int | None], DataSet] | None = None  # text: another vocabulary and sequence length
 
     @property
     def layouts(self) -> tuple[Layout, ...]:

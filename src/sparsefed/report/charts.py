@@ -13,7 +13,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sparsefed.errors import RunError
-from sparsefed.report.numbers import Curve, binned, curve, percent, picked, significant
+from sparsefed.report.numbers import Curve, binned, curve, percent, perplexity, picked, significant
 from sparsefed.report.summary import labels
 from sparsefed.types import RunRecord
 
@@ -54,8 +54,8 @@ CONFIG: dict[str, Any] = {
 def charts(runs: Sequence[RunRecord]) -> dict[str, alt.LayerChart]:
     """The charts that these runs have numbers for, by a name that can be part of a file's name.
 
-    `test-accuracy`, `attack-accuracy`, `attack-landed`, `norms-1`, `norms-2`, ... (a run each, on one scale),
-    `clipped`.
+    `test-accuracy`, `test-perplexity` (text), `attack-accuracy`, `attack-landed`, `norms-1`, `norms-2`, ... (a run
+    each, on one scale), `clipped`.
     """
     check(runs)
     shares = {
@@ -64,7 +64,8 @@ def charts(runs: Sequence[RunRecord]) -> dict[str, alt.LayerChart]:
     }
     clipped = _shares(runs, "clipped", "Updates clipped", "How many updates were longer than the server allows")
     landed = _shares(runs, "attack_landed", "Landed", "How much of what attackers sent reached the model")
-    every = {**shares, "attack-landed": landed, **_norms(runs), "clipped": clipped}
+    more = {"test-perplexity": _perplexity(runs), "attack-landed": landed}
+    every = {**shares, **more, **_norms(runs), "clipped": clipped}
     return {name: chart for name, chart in every.items() if chart is not None}
 
 
@@ -105,6 +106,29 @@ def _shares(runs: Sequence[RunRecord], key: str, axis: str, title: str) -> alt.L
     return _lines(
         lines, strokes, y, percent, alt.Title(title, subtitle=textwrap.wrap(f"{axis} by round: {ends}.", 100))
     )
+
+
+def _perplexity(runs: Sequence[RunRecord]) -> alt.LayerChart | None:
+    """The perplexity of runs on text against the round, on a logarithmic scale."""
+    import altair as alt
+
+    names = labels(runs)
+    lines = {
+        label: picked(curve(run.rows, "test_perplexity"), MOST_POINTS) for label, run in zip(names, runs, strict=True)
+    }
+    lines = {label: points for label, points in lines.items() if points}
+    if not lines:
+        return None
+    values = [value for points in lines.values() for _, value in points]
+    low, high = significant(min(values) / 1.25), significant(max(values) * 1.25)
+    axis = alt.Axis(format="~s", values=log_ticks(low, high))
+    y = alt.Y(
+        "value:Q", title="Perplexity (log)", axis=axis, scale=alt.Scale(type="log", domain=[low, high], nice=False)
+    )
+    ends = "; ".join(f"{label} ends at {perplexity(points[-1][1])}" for label, points in lines.items())
+    told = textwrap.wrap(f"Test perplexity by round: {ends}.", 100)
+    strokes = [_stroke(i) for i, label in enumerate(names) if label in lines]
+    return _lines(lines, strokes, y, perplexity, alt.Title("How sure the model is of the next token", subtitle=told))
 
 
 def _stroke(i: int) -> Stroke:

@@ -78,6 +78,15 @@ def length(value: float | None) -> str:
     return shown(value, lambda norm: f"{significant(norm, 3):,.0f}" if norm >= 1000 else f"{norm:.3g}")
 
 
+def perplexity(value: float | None) -> str:
+    """A perplexity as a person reads it.
+
+    >>> perplexity(523.26), perplexity(4.567)
+    ('523', '4.57')
+    """
+    return shown(value, lambda number: f"{number:,.0f}" if number >= 100 else f"{number:.3g}")
+
+
 def times(value: float | None) -> str:
     """A ratio as a person reads it.
 

@@ -17,7 +17,7 @@ from sparsefed import toml
 from sparsefed.report.attack import attack
 from sparsefed.report.charts import charts, check
 from sparsefed.report.markup import Html, element, folded, joined, table
-from sparsefed.report.numbers import curve, duration, percent, picked, times
+from sparsefed.report.numbers import curve, duration, percent, perplexity, picked, times
 from sparsefed.report.summary import SummaryRow, labels, progress, summary, verdict
 from sparsefed.types import RunRecord
 
@@ -28,6 +28,7 @@ HEAD = (
     *("Run", "Test accuracy", "Attack accuracy", "Attack, mean of last epoch", "Attack, max of last epoch"),
     *("Attacker norm / honest norm", "Updates dropped", "Rounds", "Time"),
 )
+PERPLEXITY = "Test perplexity"  # a column of its own, where a run was on text
 RULES = (
     "Test and attack accuracy are those of the last evaluated round. Attack accuracy is the share of the attackers' "
     "targets on which the model gives the answer they want. The last epoch is the last rounds in which as many devices "
@@ -39,6 +40,7 @@ RULES = (
 )
 SAID = {  # what a chart is read for, under it
     "test-accuracy": "Higher is better: the share of test data that the model gets right.",
+    "test-perplexity": "Lower is better: e to the mean loss a token, as many tokens as the model hesitates between.",
     "attack-accuracy": "Lower is better: the share of the attackers' targets on which the model says what they want.",
     "attack-landed": "The share of what attackers sent, by squared length, on coordinates that the server changed.",
     "clipped": "The share of a round's updates that were longer than the server allows and so were cut to that length.",
@@ -131,7 +133,11 @@ def _privacy(runs: Sequence[RunRecord]) -> Iterator[Html]:
 
 
 def _summary_table(rows: Sequence[SummaryRow]) -> Html:
-    return table("What each run came to", HEAD, map(_summary_cells, rows), class_="numbers")
+    cells = list(map(_summary_cells, rows))
+    if all(row.test_perplexity is None for row in rows):
+        return table("What each run came to", HEAD, cells, class_="numbers")
+    wider = ((*cell, perplexity(row.test_perplexity)) for cell, row in zip(cells, rows, strict=True))
+    return table("What each run came to", (*HEAD, PERPLEXITY), wider, class_="numbers")
 
 
 def _summary_cells(row: SummaryRow) -> tuple[str, ...]:

@@ -48,6 +48,7 @@ class SummaryRow:
     landed: float | None = None  # of what attackers sent
     share: float | None = None  # the attackers' of what was applied
     impact: float | None = None  # the paper's OIF
+    test_perplexity: float | None = None  # of text
 
     @property
     def finished(self) -> bool:
@@ -103,6 +104,7 @@ def last_epoch(points: Curve, rounds: int | None) -> list[float]:
 
 def _row(label: str, run: RunRecord) -> SummaryRow:
     test, attack, seconds = (curve(run.rows, key) for key in ("test_accuracy", "attack_accuracy", "seconds"))
+    perplexity = curve(run.rows, "test_perplexity")
     tail = last_epoch(attack, run.manifest.get("task", {}).get("epoch"))
     return SummaryRow(
         name=label,
@@ -121,6 +123,7 @@ def _row(label: str, run: RunRecord) -> SummaryRow:
         landed=_median(run.rows, "attack_landed"),
         share=_median(run.rows, "attack_share"),
         impact=_impact(run, attack),
+        test_perplexity=perplexity[-1][1] if perplexity else None,
     )
 
 
