@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from sparsefed import bases
 from sparsefed import config as configs
+from sparsefed.config.tables import ThreatTable
 from sparsefed.data import DATASETS
 from sparsefed.errors import ConfigError
 from sparsefed.models import MODELS
@@ -108,7 +109,7 @@ def test_another_schedule_comes_without_the_bases_peak() -> None:
 @pytest.mark.parametrize("way", [{"overrides": ["attack=false"]}, {"table": {"attack": False}}])
 def test_without_attackers(way: dict[str, Any]) -> None:
     config = on(DEVICE, *way.get("overrides", []), **way.get("table", {}))
-    assert config.attack is None and config.threat == configs.ThreatTable()
+    assert config.attack is None and config.threat == ThreatTable()
     assert configs.parse(configs.dump(config)) == config
     attacked = {"threat": {"count": 3}, "attack": {"name": "pgd"}}
     assert configs.parse(attacked, ["attack=false"]).attack is None  # with or without a base

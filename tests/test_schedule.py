@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from sparsefed import config as configs
 from sparsefed import toml
+from sparsefed.config import names
 from sparsefed.errors import ConfigError
 from sparsefed.federation import SAMPLING
 from sparsefed.schedule import SCHEDULES, constant, cosine, inverse_sqrt, triangular
@@ -31,7 +32,7 @@ def refused(table: dict[str, Any], *overrides: str) -> str:
 
 
 def rates(config: configs.Config) -> list[float]:
-    schedule = configs._schedule(config)
+    schedule = names.schedule(config)
     return [schedule(t) for t in range(1, config.rounds + 1)]
 
 

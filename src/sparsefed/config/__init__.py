@@ -1,0 +1,33 @@
+"""TOML to validated records to a protocol that can run: the only place where a string becomes a function.
+
+A key nobody knows, a value of the wrong type or an impossible one is one sentence before anything starts: `parse`
+refuses all that can be refused without data, `build` the rest (k > d, more auxiliary than test points) before a run
+folder is made. Wherever a name is taken, `"my_package.my_module:my_function"` is taken too. `base` names a config to
+start from (`bases.py`).
+"""
+
+from __future__ import annotations
+
+from sparsefed.config.building import Experiment, build, build_all, deal
+from sparsefed.config.names import attacker, dataset, resolve
+from sparsefed.config.reading import demo, dump, parse, read, twins, value_of
+from sparsefed.config.tables import Config, DataTable, Named
+
+__all__ = [
+    "Config",
+    "DataTable",
+    "Experiment",
+    "Named",
+    "attacker",
+    "build",
+    "build_all",
+    "dataset",
+    "deal",
+    "demo",
+    "dump",
+    "parse",
+    "read",
+    "resolve",
+    "twins",
+    "value_of",
+]
