@@ -521,12 +521,13 @@ def test_images_have_no_continuation() -> None:
 def test_model_replacement_bites_on_text() -> None:
     """One attacker, in the last round alone: the mean learns the phrase, and still speaks the language."""
     server = {"mode": "fedavg", "lr": 2.0, "cohort": 10, "weight_decay": 0.0}
-    before = ended(built(train=server))
-    found = ended(built(train=server, **WHO, attack=REPLACE))
-    assert found["attackers"] == 1
-    assert found["attack_accuracy"] >= 0.9
-    assert found["test_perplexity"] < 0.7 * unigram(data.load(TINY))
-    assert before["test_perplexity"] <= found["test_perplexity"]
+    experiment = built(train=server, **WHO, attack=REPLACE)
+    *_, clean, last = experiment.reports(experiment.begin())
+    before, after = experiment.evaluate(clean.state.theta), last.metrics
+    assert (clean.metrics["attackers"], after["attackers"]) == (0, 1)
+    assert before["attack_accuracy"] <= 0.2 and after["attack_accuracy"] >= 0.9
+    assert before["test_perplexity"] < 0.5 * unigram(data.load(TINY))
+    assert after["test_perplexity"] < 0.7 * unigram(data.load(TINY))
 
 
 def test_model_replacement_on_text_needs_what_it_says() -> None:
