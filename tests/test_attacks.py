@@ -122,7 +122,7 @@ def test_impossible_parameters_are_refused(wrong: dict[str, float]) -> None:
 
 # --- what holds for every attack -------------------------------------------------------------------------------------
 
-PUBLIC = {"round", "theta", "budget", "gradient", "seed", "attackers", "scale", "cohort"}
+PUBLIC = {"round", "theta", "budget", "gradient", "train", "seed", "attackers", "scale", "cohort"}
 GRANTED = {"own": "own data", "honest": "honest updates", "serve": "defense", "server": "server state"}
 PIXELS, CLASSES = 64, 10
 
