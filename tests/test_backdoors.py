@@ -431,7 +431,7 @@ def test_edge_cases_of_the_test_set_fall_with_those_of_the_training_set() -> Non
     assert found["attack_accuracy"] >= 0.9 and found["test_accuracy"] > 0.8
 
 
-@pytest.mark.parametrize(("attack", "clean"), [("REPLACEMENT", 0.76), ("REPLACEMENT_PATCH", 0.78)])
+@pytest.mark.parametrize(("attack", "clean"), [("REPLACEMENT", 0.76), ("REPLACEMENT_PATCH", 0.75)])
 @pytest.mark.parametrize("attackers", [1, 3])
 def test_one_round_suffices_for_model_replacement(attack: str, clean: float, attackers: int) -> None:
     """In the last round alone, and even by a single device that has seen but one digit."""

@@ -27,8 +27,8 @@ from sparsefed.errors import ConfigError
 def replacement(
     goal: Goal,
     *,
-    epochs: Annotated[int, "steps from the global model to the wanted one"] = 50,
-    step: Annotated[float, "eta, the length of a step"] = 0.1,
+    epochs: Annotated[int, "steps from the global model to the wanted one"] = 14,
+    step: Annotated[float, "eta, the length of a step"] = 0.35,
     poisoned: Poisoned = 0.5,
     batch: Annotated[int, "of the goal's points"] = 64,
     server_lr: Annotated[float, "what the server multiplies the mean by; 1 in FedAvg mode"] = 1.0,
