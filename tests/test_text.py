@@ -420,13 +420,14 @@ def test_devices_may_take_several_steps_on_text(model: dict[str, Any], engine: s
 def test_everyone_has_their_own_device_and_the_vocabulary_is_a_parameter() -> None:
     assert built().protocol.federation.device_count == 30
     resized = configs.parse({"data": {"name": "reddit", "partition": "by_user", "vocabulary": 500, "length": 7}})
-    assert configs.dataset(resized) is configs.dataset(resized) is reddit.reddit(500, 7)  # so it is loaded once
+    assert configs.dataset(resized) is configs.dataset(resized) is not reddit.DATASET  # so it is loaded once
     assert configs.dataset(configs.parse({"data": {"name": "reddit"}})) is reddit.DATASET
 
 
 def test_the_size_that_is_asked_for_is_the_size_that_comes(home: Path) -> None:
     put_leaf(home / "reddit_leaf", *[leaf({"1": {"x": [leaf_comment("a a b b c")[0]], "y": [{}]}})] * 2)
-    arrays = data.load(reddit.reddit_leaf(6, 2))
+    assert reddit.LEAF.resized is not None
+    arrays = data.load(reddit.LEAF.resized(6, 2))
     assert arrays.classes == (*tokens.SPECIAL, "a", "b") and arrays.x_train.shape == (3, 2)
 
 

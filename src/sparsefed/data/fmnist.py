@@ -6,17 +6,10 @@ authors' header put back, all four have the MD5 sums of the authors' README, so 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import numpy as np
-
 from sparsefed.data import idx
 from sparsefed.data.debian import debian_package
 from sparsefed.data.mirror import mirror
-from sparsefed.data.record import Content, DataFile, DataSet
-
-if TYPE_CHECKING:
-    from sparsefed.types import Arrays, IntArray, UInt8Array
+from sparsefed.data.record import DataFile, DataSet
 
 CLASSES = (
     "T-shirt/top",
@@ -32,32 +25,10 @@ CLASSES = (
 )
 
 
-def read(content: Content) -> Arrays:
-    """The four IDX files as arrays."""
-    from sparsefed.types import Arrays
-
-    def images(name: str, n: int) -> UInt8Array:
-        return idx.parse(content(name), (n, 28, 28), name)[..., None]
-
-    def labels(name: str, n: int) -> IntArray:
-        return idx.parse(content(name), (n,), name).astype(np.int64)
-
-    return Arrays(
-        name="fmnist",
-        x_train=images("train-images-idx3-ubyte", 60_000),
-        y_train=labels("train-labels-idx1-ubyte", 60_000),
-        x_test=images("t10k-images-idx3-ubyte", 10_000),
-        y_test=labels("t10k-labels-idx1-ubyte", 10_000),
-        classes=CLASSES,
-        mean=(0.2860,),
-        std=(0.3530,),
-    )
-
-
 DATASET = DataSet(
     name="fmnist",
     description="Fashion-MNIST: clothes, 28x28 grey, 10 classes, 60 000 + 10 000 images",
-    read=read,
+    read=idx.four_files("fmnist", CLASSES, (0.2860,), (0.3530,)),
     files=(
         DataFile(
             "train-images-idx3-ubyte", 47_040_016, "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888"

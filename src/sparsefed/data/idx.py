@@ -1,18 +1,20 @@
-"""The IDX format of MNIST and its relatives: a magic number, the shape, the bytes.
+"""The IDX format of MNIST and its relatives, and the four files of that format in which they come.
 
 0x00 0x00 0x08 n | n big-endian 32-bit lengths | unsigned bytes, last index fastest
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sparsefed.data.record import Content
 from sparsefed.errors import DataError
 
 if TYPE_CHECKING:
-    from sparsefed.types import UInt8Array
+    from sparsefed.types import Arrays, IntArray, UInt8Array
 
 UNSIGNED_BYTE = 0x08
 
@@ -33,3 +35,31 @@ def parse(content: UInt8Array, shape: tuple[int, ...], name: str) -> UInt8Array:
     if content.size - start != np.prod(shape):
         raise DataError(f"{name} holds {content.size - start} bytes; its shape {list(shape)} needs {np.prod(shape)}")
     return content[start:].reshape(shape)
+
+
+def four_files(
+    name: str, classes: tuple[str, ...], mean: tuple[float, ...], std: tuple[float, ...]
+) -> Callable[[Content], Arrays]:
+    """A reader of 60 000 + 10 000 grey images of 28x28 and their labels, in files named as MNIST's are."""
+
+    def read(content: Content) -> Arrays:
+        from sparsefed.types import Arrays
+
+        def images(file: str, n: int) -> UInt8Array:
+            return parse(content(file), (n, 28, 28), file)[..., None]
+
+        def labels(file: str, n: int) -> IntArray:
+            return parse(content(file), (n,), file).astype(np.int64)
+
+        return Arrays(
+            name=name,
+            x_train=images("train-images-idx3-ubyte", 60_000),
+            y_train=labels("train-labels-idx1-ubyte", 60_000),
+            x_test=images("t10k-images-idx3-ubyte", 10_000),
+            y_test=labels("t10k-labels-idx1-ubyte", 10_000),
+            classes=classes,
+            mean=mean,
+            std=std,
+        )
+
+    return read

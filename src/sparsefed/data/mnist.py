@@ -7,48 +7,19 @@ MNIST's files are only taken from a folder of its own.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import numpy as np
-
 from sparsefed.data import idx
 from sparsefed.data.mirror import mirror
 from sparsefed.data.npm import npm_package
-from sparsefed.data.record import Content, DataFile, DataSet
-
-if TYPE_CHECKING:
-    from sparsefed.types import Arrays, IntArray, UInt8Array
+from sparsefed.data.record import DataFile, DataSet
 
 CLASSES = tuple("0123456789")
 MEAN, STD = (0.1307,), (0.3081,)
 
 
-def read(content: Content) -> Arrays:
-    """The four IDX files as arrays."""
-    from sparsefed.types import Arrays
-
-    def images(name: str, n: int) -> UInt8Array:
-        return idx.parse(content(name), (n, 28, 28), name)[..., None]
-
-    def labels(name: str, n: int) -> IntArray:
-        return idx.parse(content(name), (n,), name).astype(np.int64)
-
-    return Arrays(
-        name="mnist",
-        x_train=images("train-images-idx3-ubyte", 60_000),
-        y_train=labels("train-labels-idx1-ubyte", 60_000),
-        x_test=images("t10k-images-idx3-ubyte", 10_000),
-        y_test=labels("t10k-labels-idx1-ubyte", 10_000),
-        classes=CLASSES,
-        mean=MEAN,
-        std=STD,
-    )
-
-
 DATASET = DataSet(
     name="mnist",
     description="MNIST: handwritten digits, 28x28 grey, 10 classes, 60 000 + 10 000 images",
-    read=read,
+    read=idx.four_files("mnist", CLASSES, MEAN, STD),
     files=(
         DataFile(
             "train-images-idx3-ubyte", 47_040_016, "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db"

@@ -7,15 +7,10 @@ March 2006: one JSON line a comment, sorted by author and month, authors as numb
 
 from __future__ import annotations
 
-from functools import cache
-from typing import TYPE_CHECKING
-
 from sparsefed.data import comments, leaf_text
-from sparsefed.data.record import Content, DataFile, DataSet
-from sparsefed.data.tokens import arrays, held_out, words
-
-if TYPE_CHECKING:
-    from sparsefed.types import Arrays
+from sparsefed.data.record import DataFile
+from sparsefed.data.text_sets import text_set
+from sparsefed.data.tokens import held_out, words
 
 VOCABULARY, LENGTH = 10_000, 10
 FILE = DataFile(
@@ -24,46 +19,26 @@ FILE = DataFile(
     "5453d0806f8cbe56f51eef9947bf503659b03e9bb622c8e6b3b38e8e75b2baa0",
 )
 
-
-@cache  # so that two configs of the same size share one record, and with it one load
-def reddit(vocabulary: int | None = None, length: int | None = None) -> DataSet:
-    """The comments, cut to a vocabulary and a length of sequences."""
-
-    def read(content: Content) -> Arrays:
-        train, test = held_out(comments.parse(content(FILE.name), words, FILE.name))
-        return arrays("reddit", train, test, vocabulary or VOCABULARY, length or LENGTH)
-
-    return DataSet(
-        name="reddit",
-        description="Reddit comments by author, 2005-12 to 2006-03, next word, 3203 users",
-        read=read,
-        files=(FILE,),
-        by_hand="It is published nowhere in this form: ask who has it, or use reddit_leaf, which LEAF's scripts make",
-        resized=reddit,
-    )
-
-
-@cache
-def reddit_leaf(vocabulary: int | None = None, length: int | None = None) -> DataSet:
-    """LEAF's comments, cut anew to a vocabulary and a length of sequences."""
-
-    def read(content: Content) -> Arrays:
-        train, test = leaf_text.read(content, leaf_text.comments)
-        return arrays("reddit_leaf", train, test, vocabulary or VOCABULARY, length or LENGTH)
-
-    return DataSet(
-        name="reddit_leaf",
-        description="Reddit comments by author as LEAF's scripts write them, next word",
-        read=read,
-        folders=("reddit_leaf", "leaf/data/reddit/data"),
-        files=leaf_text.FILES,
-        loose=False,
-        by_hand=(
-            "Make it with LEAF's scripts (github.com/TalwalkarLab/leaf, in data/reddit) and put its folders train and "
-            "test into a folder named reddit_leaf"
-        ),
-        resized=reddit_leaf,
-    )
-
-
-DATASET, LEAF = reddit(), reddit_leaf()
+DATASET = text_set(
+    "reddit",
+    lambda content: held_out(comments.parse(content(FILE.name), words, FILE.name)),
+    VOCABULARY,
+    LENGTH,
+    description="Reddit comments by author, 2005-12 to 2006-03, next word, 3203 users",
+    files=(FILE,),
+    by_hand="It is published nowhere in this form: ask who has it, or use reddit_leaf, which LEAF's scripts make",
+)
+LEAF = text_set(
+    "reddit_leaf",
+    lambda content: leaf_text.read(content, leaf_text.comments),
+    VOCABULARY,
+    LENGTH,
+    description="Reddit comments by author as LEAF's scripts write them, next word",
+    folders=("reddit_leaf", "leaf/data/reddit/data"),
+    files=leaf_text.FILES,
+    loose=False,
+    by_hand=(
+        "Make it with LEAF's scripts (github.com/TalwalkarLab/leaf, in data/reddit) and put its folders train and "
+        "test into a folder named reddit_leaf"
+    ),
+)

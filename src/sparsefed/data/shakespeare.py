@@ -7,15 +7,10 @@ et al. 2018), a user a role.
 
 from __future__ import annotations
 
-from functools import cache
-from typing import TYPE_CHECKING
-
 from sparsefed.data import comments, leaf_text
-from sparsefed.data.record import Content, DataFile, DataSet
-from sparsefed.data.tokens import arrays, characters, held_out
-
-if TYPE_CHECKING:
-    from sparsefed.types import Arrays
+from sparsefed.data.record import DataFile
+from sparsefed.data.text_sets import text_set
+from sparsefed.data.tokens import characters, held_out
 
 VOCABULARY, LENGTH = 256, 80  # more than there are different characters
 FILE = DataFile(
@@ -24,46 +19,26 @@ FILE = DataFile(
     "4d593f436ab7c92272e1b67a4a89d0cce13d792a1eb58366d4feb6e75f4ecddd",
 )
 
-
-@cache
-def shakespeare(vocabulary: int | None = None, length: int | None = None) -> DataSet:
-    """The speeches, cut to a vocabulary and a length of sequences."""
-
-    def read(content: Content) -> Arrays:
-        train, test = held_out(comments.parse(content(FILE.name), characters, FILE.name))
-        return arrays("shakespeare", train, test, vocabulary or VOCABULARY, length or LENGTH)
-
-    return DataSet(
-        name="shakespeare",
-        description="Shakespeare's speeches by speaker, next character, 299 users",
-        read=read,
-        files=(FILE,),
-        by_hand="It is published nowhere in this form: use shakespeare_leaf, which LEAF's scripts make, or ask for it",
-        resized=shakespeare,
-    )
-
-
-@cache
-def shakespeare_leaf(vocabulary: int | None = None, length: int | None = None) -> DataSet:
-    """LEAF's roles, cut anew to a vocabulary and a length of sequences."""
-
-    def read(content: Content) -> Arrays:
-        train, test = leaf_text.read(content, leaf_text.windows)
-        return arrays("shakespeare_leaf", train, test, vocabulary or VOCABULARY, length or LENGTH)
-
-    return DataSet(
-        name="shakespeare_leaf",
-        description="Shakespeare's lines by role as LEAF's scripts write them, next character",
-        read=read,
-        folders=("shakespeare_leaf", "leaf/data/shakespeare/data"),
-        files=leaf_text.FILES,
-        loose=False,
-        by_hand=(
-            "Make it with LEAF's scripts (github.com/TalwalkarLab/leaf, in data/shakespeare) and put its folders train "
-            "and test into a folder named shakespeare_leaf"
-        ),
-        resized=shakespeare_leaf,
-    )
-
-
-DATASET, LEAF = shakespeare(), shakespeare_leaf()
+DATASET = text_set(
+    "shakespeare",
+    lambda content: held_out(comments.parse(content(FILE.name), characters, FILE.name)),
+    VOCABULARY,
+    LENGTH,
+    description="Shakespeare's speeches by speaker, next character, 299 users",
+    files=(FILE,),
+    by_hand="It is published nowhere in this form: use shakespeare_leaf, which LEAF's scripts make, or ask for it",
+)
+LEAF = text_set(
+    "shakespeare_leaf",
+    lambda content: leaf_text.read(content, leaf_text.windows),
+    VOCABULARY,
+    LENGTH,
+    description="Shakespeare's lines by role as LEAF's scripts write them, next character",
+    folders=("shakespeare_leaf", "leaf/data/shakespeare/data"),
+    files=leaf_text.FILES,
+    loose=False,
+    by_hand=(
+        "Make it with LEAF's scripts (github.com/TalwalkarLab/leaf, in data/shakespeare) and put its folders train "
+        "and test into a folder named shakespeare_leaf"
+    ),
+)
