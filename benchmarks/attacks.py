@@ -9,17 +9,15 @@ there already: writing them out is the simulation's cost and is timed by benchma
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
 
-from benchmarks.arguments import positive
+from benchmarks.arguments import usual
 from benchmarks.cases import CASES, CLASSES, Case, make_case_task, make_cohort, make_federation, quick
 from benchmarks.contestants import CLIP_NORM, LR, Round, all_rows, clip_and_mean
 from benchmarks.machine import others_meter
@@ -82,7 +80,7 @@ def run_case(case: Case, barred: bool) -> tuple[list[Row], dict[str, Any]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = _parser().parse_args(arguments)
+    options = usual("attacks", __doc__).parse_args(arguments)
     console, others = Console(), others_meter()
     kept = keep_freed_memory()
     case = quick(CASES["cnn"]) if options.quick else CASES["cnn"]
@@ -91,16 +89,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     write(options.json, "attacks", rows, {"freed_memory_kept": kept, **details}, others())
     show(console, "Attacks" + (" (quick: sizes too small to mean anything)" if options.quick else ""), CAPTION, rows)
     warn_if_busy(console, others())
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.attacks", description=(__doc__ or "").partition("\n")[0]
-    )
-    parser.add_argument("--json", type=Path, required=True, metavar="FILE", help="where the numbers go")
-    parser.add_argument("--repeats", type=positive, metavar="N", help="interleaved repeats")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes: shows that it runs, measures nothing")
-    return parser
 
 
 if __name__ == "__main__":

@@ -9,17 +9,15 @@ repeat; the bar is for the share of the augmented round, with the `cnn` on 28x28
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from torch import Tensor
 
-from benchmarks.arguments import positive
+from benchmarks.arguments import usual
 from benchmarks.cases import CASES, DTYPES, Case, make_case_task, make_cohort, make_federation, quick
 from benchmarks.contestants import Round, clip_and_mean
 from benchmarks.machine import others_meter
@@ -80,7 +78,7 @@ def run_case(case: Case, barred: bool) -> tuple[list[Row], dict[str, Any]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    options = _parser().parse_args(arguments)
+    options = usual("augmentation", __doc__).parse_args(arguments)
     console, others = Console(), others_meter()
     details: dict[str, Any] = {"images": "random bytes", "freed_memory_kept": keep_freed_memory(), "models": {}}
     rows: list[Row] = []
@@ -93,16 +91,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     title = "Augmentation" + (" (quick: sizes too small to mean anything)" if options.quick else "")
     show(console, title, CAPTION, rows)
     warn_if_busy(console, others())
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.augmentation", description=(__doc__ or "").partition("\n")[0]
-    )
-    parser.add_argument("--json", type=Path, required=True, metavar="FILE", help="where the numbers go")
-    parser.add_argument("--repeats", type=positive, metavar="N", help="interleaved repeats")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes: shows that it runs, measures nothing")
-    return parser
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from rich.console import Console
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
-from benchmarks.arguments import positive
+from benchmarks.arguments import positive, usual
 from benchmarks.cases import CASES, Case, make_case_task, make_cohort, make_federation, quick
 from benchmarks.contestants import CLIP_NORM, LOCAL_LR, WEIGHT_DECAY, Round
 from benchmarks.machine import others_meter
@@ -203,15 +203,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.local_training", description=(__doc__ or "").partition("\n")[0]
-    )
-    parser.add_argument("--json", type=Path, required=True, metavar="FILE", help="where the numbers go")
+    parser = usual("local_training", __doc__)
     parser.add_argument("--models", type=_models, default=list(BARRED), help="some of " + ",".join(CASES))
     parser.add_argument("--epochs", type=_epochs, default=[1, 2, 5], help="local epochs, as 1,2,5")
-    parser.add_argument("--repeats", type=positive, metavar="N", help="by default enough for each model")
     parser.add_argument("--rule", action=argparse.BooleanOptionalAction, default=True, help="also compare the two ways")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes: shows that it runs, measures nothing")
     parser.add_argument("--peers", type=Path, default=VENV, metavar="VENV", help="the peers' environment")
     return parser
 
