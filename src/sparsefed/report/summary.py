@@ -105,13 +105,14 @@ def last_epoch(points: Curve, rounds: int | None) -> list[float]:
 def _row(label: str, run: RunRecord) -> SummaryRow:
     test, attack, seconds = (curve(run.rows, key) for key in ("test_accuracy", "attack_accuracy", "seconds"))
     perplexity = curve(run.rows, "test_perplexity")
+    by_chance = _by_chance(run, test)
     tail = last_epoch(attack, run.manifest.get("task", {}).get("epoch"))
     return SummaryRow(
         name=label,
         status=str(run.manifest.get("status", "unknown")),
         rounds=max((int(row["round"]) for row in run.rows), default=0),
         planned=run.manifest.get("rounds"),
-        converged=_converged(run.rows) and not _by_chance(run, test),
+        converged=_converged(run.rows) and not by_chance,
         test_accuracy=test[-1][1] if test else None,
         attack_accuracy=attack[-1][1] if attack else None,
         attack_mean=fmean(tail) if tail else None,
@@ -119,7 +120,7 @@ def _row(label: str, run: RunRecord) -> SummaryRow:
         norm_ratio=_norm_ratio(run.rows),
         dropped=sum(int(value) for _, value in curve(run.rows, "dropped")),
         seconds=math.fsum(value for _, value in seconds) if seconds else None,
-        by_chance=_by_chance(run, test),
+        by_chance=by_chance,
         landed=_median(run.rows, "attack_landed"),
         share=_median(run.rows, "attack_share"),
         impact=_impact(run, attack),

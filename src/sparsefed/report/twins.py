@@ -14,7 +14,7 @@ from typing import Any
 from sparsefed import runs
 from sparsefed.metrics import Distances, distances
 from sparsefed.report.numbers import finite
-from sparsefed.report.summary import attacked, labels, summary
+from sparsefed.report.summary import SummaryRow, attacked, summary
 from sparsefed.types import RunRecord
 
 BESIDE = ("name", "evaluate_every", "checkpoint_every", "threat")  # where twins may differ
@@ -35,12 +35,13 @@ class Comparison:
 
 def compare(records: Sequence[RunRecord]) -> list[Comparison]:
     """A comparison for each attacked run that has a twin among the others, in the order given."""
-    found = (_compared(i, records) for i, run in enumerate(records) if attacked(run))
+    rows = summary(records)
+    found = (_compared(i, records, rows) for i, run in enumerate(records) if attacked(run))
     return [each for each in found if each is not None]
 
 
-def _compared(i: int, records: Sequence[RunRecord]) -> Comparison | None:
-    run, names, rows = records[i], labels(records), summary(records)
+def _compared(i: int, records: Sequence[RunRecord], rows: Sequence[SummaryRow]) -> Comparison | None:
+    run = records[i]
     twin, plain = _twin(run, records, undefended=False), _twin(run, records, undefended=True)
     if twin is None and plain is None:
         return None
@@ -49,8 +50,8 @@ def _compared(i: int, records: Sequence[RunRecord]) -> Comparison | None:
     if other and own.test_accuracy is not None and other.test_accuracy is not None:
         lost = other.test_accuracy - own.test_accuracy
     return Comparison(
-        name=names[i],
-        unattacked=names[twin] if twin is not None else None,
+        name=own.name,
+        unattacked=other.name if other else None,
         drop=lost,
         class_drops=_class_drops(run, records[twin]) if twin is not None else {},
         learned_anyway=other.attack_accuracy if other else None,
