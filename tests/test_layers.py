@@ -12,7 +12,7 @@ ROOT = Path(sparsefed.__file__).parent
 
 LAYERS = (
     ("types", "rng", "errors", "parameters", "toml", "memory"),
-    ("vectors",),
+    ("vectors", "certify"),
     ("defenses", "attacks", "data", "models"),
     ("federation", "task", "client", "schedule", "privacy", "metrics"),
     ("simulate",),
