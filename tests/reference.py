@@ -986,3 +986,85 @@ def moved_by_key(
     down, right = ((word >> 32) * (2 * crop + 1) // 2**32 - crop for word in words[:2])
     angle = math.radians(degrees) * (2 * (words[3] / 2**64) - 1)
     return moved_image(image, down, right, angle, mirror and words[2] >= 2**63)
+
+
+# --- the certificate -------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Terms:
+    """The terms of the certified radius as factors, so that a test can leave one out and see it missed."""
+
+    replaced: float = 2.0  # attackers put in a clipped update and take one out
+    coordinates: int | None = None  # on which they do; None: w
+    runs: float = 2.0  # in which top-k holds back
+    momentum: float = 1.0
+    growth: float = 1.0
+
+
+@dataclass
+class Certified:
+    """The certificate, a round a call, in plain numbers: D bounds the l1 distance of two runs, whoever attacks."""
+
+    d: int
+    k: int  # 0: dense
+    rho: float
+    terms: Terms = field(default_factory=Terms)
+    D: float = 0.0
+    pushed: float = 0.0  # dense: what momentum holds of the difference
+    attacked: bool = False
+    left: tuple[float, float] = (0.0, 0.0)  # the momentum after masking, in l1 and in l2
+    memory: tuple[float, float] = (0.0, 0.0)
+
+    def step(self, rate: float, clip_norm: float, share: float, growth: float, omega: float) -> float:
+        w = min(self.d, 2 * self.k) if self.k else self.d
+        on = math.sqrt(self.terms.coordinates or w)
+        old_left, old_memory = self.left, self.memory
+        momentum = (self.rho * old_left[0] + math.sqrt(self.d) * clip_norm, self.rho * old_left[1] + clip_norm)
+        rest = math.sqrt(1 - self.k / self.d) if self.k else 0.0
+        self.memory = (omega * (old_memory[0] + momentum[0]), rest * (old_memory[1] + momentum[1]))
+        if share == 1:  # the round may not happen
+            momentum = (max(momentum[0], old_left[0]), max(momentum[1], old_left[1]))
+            self.memory = (max(self.memory[0], old_memory[0]), max(self.memory[1], old_memory[1]))
+        self.left = momentum
+        if self.k:
+            self.left = (min(momentum[0], self.memory[0] + old_memory[0]), momentum[1])
+        if share == 1:
+            self.left = (max(self.left[0], old_left[0]), max(self.left[1], old_left[1]))
+        self.attacked = self.attacked or share > 0
+        if not self.attacked:
+            return self.D
+        sent = self.terms.replaced * on * share * clip_norm
+        if share == 1 and not self.k:
+            sent = self.terms.replaced * on * momentum[1]
+        if self.k:
+            kept = self.terms.momentum * self.rho * min(old_left[0], math.sqrt(w) * old_left[1])
+            between = kept + old_memory[0] + self.memory[0]
+            self.D += rate * (self.terms.growth * growth * self.D + sent + self.terms.runs * between)
+        else:
+            self.pushed = self.terms.momentum * self.rho * self.pushed + self.terms.growth * growth * self.D + sent
+            self.D += rate * self.pushed
+        return self.D
+
+
+def furthest(d: int, k: int, rho: float, rounds: Sequence[tuple[float, float, float]]) -> float:
+    """How far two models can be apart whose updates are clipped: rounds are (rate, clip norm, omega), k = 0 dense.
+
+    The smaller of two sums: of what each round applies, and of what each round receives, plus what waits in the memory
+    each time that the rate changes (it is 0 after the end).
+    """
+    left, memory = (0.0, 0.0), (0.0, 0.0)
+    applied, received, waiting = 0.0, 0.0, []
+    for rate, clip_norm, omega in rounds:
+        momentum = (rho * left[0] + math.sqrt(d) * clip_norm, rho * left[1] + clip_norm)
+        seen = (memory[0] + momentum[0], memory[1] + momentum[1])
+        applied += rate * (min(seen[0], math.sqrt(k) * seen[1]) if k else momentum[0])
+        received += rate * momentum[0]
+        after = (omega * seen[0], math.sqrt(1 - k / d) * seen[1]) if k else (0.0, 0.0)
+        left = (min(momentum[0], memory[0] + after[0]), momentum[1]) if k else momentum
+        memory = after
+        waiting.append(memory[0])
+    rates = [rate for rate, _, _ in rounds] + [0.0]
+    for i, held in enumerate(waiting):
+        received += abs(rates[i + 1] - rates[i]) * held
+    return 2 * min(applied, received)

@@ -2,11 +2,12 @@
 
 With D_t = |theta_t - theta_t^benign|_1, w = min(d, 2k) and a share s_t of attackers among the clipped updates,
 
-    D_t  <=  D_(t-1) + lambda_t (P_t + 2 mask_t + 2 gamma_t),      P_t = rho P_(t-1) + h_t D_(t-1) + 2 s_t L_t sqrt(w)
+    D_t  <=  D_(t-1) + lambda_t (h_t D_(t-1) + 2 s_t L_t sqrt(w) + 2 gamma_t)
 
-where h_t = w c (`protocol.growth`), gamma_t bounds what top-k and its memory hold back, and mask_t what masking takes
-out of the momentum. Without momentum P_t is the one round's term and mask_t = 0: the paper's Eq. 3 with the additive
-term in the right norm. The derivations are in docs/certificate.md.
+where h_t = w c (`protocol.growth`) and gamma_t bounds what top-k, its memory and a masked momentum put between the
+update and what is applied: the paper's Eq. 3 with the additive term in the right norm. A dense protocol has gamma = 0;
+its momentum is never masked, so there the first two terms add up over the rounds, forgotten at rho. Before the first
+attacker both runs are one, so D = 0. The derivations are in docs/certificate.md.
 
 All radii are natural logarithms: the numbers themselves leave float64 after a few rounds.
 """
@@ -16,11 +17,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from sparsefed.certify.protocol import Protocol, check
+from sparsefed.certify.protocol import Line, Protocol, check, require
 
 NOTHING = -math.inf  # log 0
 
@@ -43,45 +45,47 @@ class Radius:
 
 
 class _Held(NamedTuple):
-    """Bounds on the server's vectors before a round's top-k and after, the same for both runs."""
+    """Bounds on the server's vectors around one round's top-k, the same for both runs."""
 
-    momentum_l1: float  # |R_t|_1
+    kept_l1: float  # rho |R_(t-1)|_1, after masking
+    kept_l2: float
+    momentum_l1: float  # |R_t|_1, before masking
     momentum_l2: float
-    forgotten_l2: float  # rho |R_(t-1)|_2, what masking may have taken out
     before_l1: float  # |W_(t-1)|_1
-    after_l1: float  # |W_t|_1
     before_l2: float
+    after_l1: float  # |W_t|_1
+    after_l2: float
 
 
 def recursion(protocol: Protocol, width: int | None = None) -> Radius:
-    """The sound bound, round by round; `width` is the w of the additive term (d: the paper's reading of the norms)."""
+    """The sound bound, round by round; `width` is the w of the additive term, up to d (the l1 norm of all of it)."""
     check(protocol)
-    return _followed(protocol, width, capped=False)
+    w, d = protocol.w, protocol.d
+    require(width is None or w <= width <= d, f"width is {width}, but coordinates that differ are {w} to all d = {d}")
+    return _followed(protocol, math.sqrt(w if width is None else width), [(math.inf, math.inf)] * len(protocol.lines))
 
 
 def capped(protocol: Protocol) -> Radius:
-    """The recursion, where no round adds more than what two vectors of the enforced norm can differ by."""
+    """The recursion, where neither a round nor a run adds more than the enforced norm lets two runs differ by."""
     check(protocol)
-    return _followed(protocol, None, capped=True)
+    steps = (2 * _applied_l1(protocol, held) for held in _holdings(protocol))
+    limits = [(_log(step), _log(moved)) for step, moved in zip(steps, _moved(protocol), strict=True)]
+    return _followed(protocol, math.sqrt(protocol.w), limits)
 
 
 def movement(protocol: Protocol) -> float:
     """log of what clipping alone promises: no two runs of such updates end further apart, whoever sends them."""
     check(protocol)
-    total = sum(
-        line.rate * 2 * _applied_l1(protocol, held)
-        for line, held in zip(protocol.lines, _holdings(protocol), strict=True)
-    )
-    return _log(total)
+    return _log(_moved(protocol)[-1])
 
 
 def closed_form(protocol: Protocol) -> Radius:
-    """Lambda exp(h Lambda / (1 - rho)) beta: never below the recursion, because 1 + x <= e^x."""
+    """Lambda exp(h Lambda) beta, h / (1 - rho) if dense: never below the recursion, because 1 + x <= e^x."""
     check(protocol)
-    total = sum(line.rate for line in protocol.lines)
-    h = max((line.growth for line in protocol.lines if line.rate > 0), default=0.0)
-    additive = _log(total * _beta(protocol))
-    return Radius(additive + h * total / (1 - protocol.rho), additive) if additive > NOTHING else Radius(*[NOTHING] * 2)
+    total, h, beta = _summary(protocol)
+    additive = _log(total * beta)
+    propagation = total * h / (1 - _inertia(protocol))
+    return Radius(additive + propagation, additive)
 
 
 def paper_closed_form(protocol: Protocol) -> Radius:
@@ -90,18 +94,18 @@ def paper_closed_form(protocol: Protocol) -> Radius:
     *Departures*: beta has the additive term in the right norm, so that what differs from `closed_form` is the power.
     """
     check(protocol)
-    total = sum(line.rate for line in protocol.lines)
-    h = max((line.growth for line in protocol.lines if line.rate > 0), default=0.0)
-    additive = _log(total * _beta(protocol))
-    return Radius(additive + total * math.log1p(h), additive) if additive > NOTHING else Radius(*[NOTHING] * 2)
+    total, h, beta = _summary(protocol)
+    additive = _log(total * beta)
+    return Radius(additive + total * math.log1p(h), additive)
 
 
 def paper_is_bound(protocol: Protocol) -> bool:
-    """Whether the proof's last step holds: Bernoulli's (1 + x)^l >= 1 + l x needs every rate l to be at least 1.
+    """Whether the proof's last step holds: Bernoulli's (1 + x)^l >= 1 + l x needs l >= 1 from the second round on.
 
-    It also leaves momentum out.
+    It also leaves momentum that is not masked out of account.
     """
-    return protocol.rho == 0 and all(line.rate >= 1 or line.rate == 0 for line in protocol.lines)
+    rates = [line.rate for line in _attacked(protocol) if line.rate > 0]
+    return _inertia(protocol) == 0 and (_summary(protocol)[1] == 0 or all(rate >= 1 for rate in rates[1:]))
 
 
 def dense(protocol: Protocol, growths: Sequence[float]) -> Protocol:
@@ -113,45 +117,71 @@ def dense(protocol: Protocol, growths: Sequence[float]) -> Protocol:
 # --- the recursion in logarithms -------------------------------------------------------------------------------------
 
 
-def _followed(protocol: Protocol, width: int | None, capped: bool) -> Radius:
-    distance = additive = pushed = pushed_alone = NOTHING  # D, D without growth, P, P without growth
-    root = math.sqrt(protocol.w if width is None else width)
-    for line, held in zip(protocol.lines, _holdings(protocol), strict=True):
-        sent = _log(2 * line.share * line.clip_norm * root)
-        kept = _log(protocol.rho)
-        pushed = _sum(kept + pushed, _log(line.growth) + distance, sent)
-        pushed_alone = _sum(kept + pushed_alone, sent)
-        held_back = _log(2 * _masked_l1(protocol, held) + 2 * _gamma(protocol, held))
-        limit = _log(2 * _applied_l1(protocol, held)) if capped else math.inf
-        rate = _log(line.rate)
-        distance = _sum(distance, rate + min(limit, _sum(pushed, held_back)))
-        additive = _sum(additive, rate + min(limit, _sum(pushed_alone, held_back)))
+def _followed(protocol: Protocol, root: float, limits: Sequence[tuple[float, float]]) -> Radius:
+    """`root` is that of the additive term; `limits` are logs: the most that A_t can differ by, and D_t."""
+    distance = additive = pushed = pushed_alone = NOTHING  # D, D without growth; the update's part, the same without
+    inertia = _log(_inertia(protocol))
+    skipped = len(protocol.lines) - len(_attacked(protocol))
+    rounds = list(zip(protocol.lines, _holdings(protocol), limits, strict=True))
+    for line, held, (most, limit) in rounds[skipped:]:
+        sent = _log(_sent(protocol, line, held, root))
+        pushed = _sum(inertia + pushed, _log(line.growth) + distance, sent)
+        pushed_alone = _sum(inertia + pushed_alone, sent)
+        between, rate = _log(2 * _gamma(protocol, held)), _log(line.rate)
+        distance = min(limit, _sum(distance, rate + min(most, _sum(pushed, between))))
+        additive = min(limit, _sum(additive, rate + min(most, _sum(pushed_alone, between))))
     return Radius(distance, additive)
+
+
+def _attacked(protocol: Protocol) -> tuple[Line, ...]:
+    """The rounds from the first one with an attacker on: until then the two runs are the same run."""
+    first = next((i for i, line in enumerate(protocol.lines) if line.share > 0), len(protocol.lines))
+    return protocol.lines[first:]
+
+
+def _inertia(protocol: Protocol) -> float:
+    """rho where a round's update goes on to move the model in later rounds; masking ends that (see `_gamma`)."""
+    return protocol.rho if protocol.k is None else 0.0
 
 
 def _holdings(protocol: Protocol) -> list[_Held]:
     """R and W cannot exceed these, in either run: |u|_2 <= L, |u|_1 <= sqrt(d) L, and top-k leaves omega of what it
     sees in l1, and never more than sqrt(1 - k/d) of it in l2."""
     found = []
-    l1 = l2 = memory_l1 = memory_l2 = 0.0
-    left_l2 = math.sqrt(1 - protocol.k / protocol.d) if protocol.k is not None else 0.0
+    left_l1 = left_l2 = memory_l1 = memory_l2 = 0.0  # R and W after the round
     for line in protocol.lines:
-        forgotten = protocol.rho * l2
-        l1, l2 = protocol.rho * l1 + math.sqrt(protocol.d) * line.clip_norm, forgotten + line.clip_norm
-        after = line.omega * (memory_l1 + l1)
-        found.append(_Held(l1, l2, forgotten, memory_l1, after, memory_l2))
-        memory_l1, memory_l2 = after, left_l2 * (memory_l2 + l2)
+        held = _around(protocol, line, (left_l1, left_l2), (memory_l1, memory_l2))
+        found.append(held)
+        unmasked = held.momentum_l1
+        if protocol.k is not None:  # where R is not masked, nothing was applied: there it is W_t - W_(t-1)
+            unmasked = min(unmasked, memory_l1 + held.after_l1)
+        left_l1 = max(unmasked, left_l1) if line.share == 1 else unmasked  # see `_around`
+        left_l2, memory_l1, memory_l2 = held.momentum_l2, held.after_l1, held.after_l2
     return found
 
 
+def _around(protocol: Protocol, line: Line, left: tuple[float, float], memory: tuple[float, float]) -> _Held:
+    """One round, from bounds on R and W (in l1 and l2) as the last one left them."""
+    kept_l1, kept_l2 = (protocol.rho * norm for norm in left)
+    l1, l2 = kept_l1 + math.sqrt(protocol.d) * line.clip_norm, kept_l2 + line.clip_norm
+    lost_l2 = 0.0 if protocol.k is None else math.sqrt(1 - protocol.k / protocol.d)
+    after_l1, after_l2 = line.omega * (memory[0] + l1), lost_l2 * (memory[1] + l2)
+    if line.share == 1:  # attackers alone can make it a round without a usable update, which changes nothing
+        l1, l2, after_l1, after_l2 = map(max, (l1, l2, after_l1, after_l2), (*left, *memory))
+    return _Held(kept_l1, kept_l2, l1, l2, *memory, after_l1, after_l2)
+
+
+def _sent(protocol: Protocol, line: Line, held: _Held, root: float) -> float:
+    """What attackers change in the update, in l1; where all are attackers, they also decide whether momentum moves."""
+    alone = protocol.k is None and line.share == 1
+    return 2 * root * (held.momentum_l2 if alone else line.share * line.clip_norm)
+
+
 def _gamma(protocol: Protocol, held: _Held) -> float:
-    """|A(R_t) - R_t|_1 = |W_(t-1) - W_t|_1."""
-    return held.before_l1 + held.after_l1 if protocol.k is not None else 0.0
-
-
-def _masked_l1(protocol: Protocol, held: _Held) -> float:
-    """On w coordinates, what masking can have taken out of the momentum."""
-    return math.sqrt(protocol.w) * held.forgotten_l2 if protocol.k is not None else 0.0
+    """|A(u_t) - u_t|_1 = |rho R_(t-1) + W_(t-1) - W_t|_1, of the old momentum what is on w coordinates."""
+    if protocol.k is None:
+        return 0.0
+    return min(held.kept_l1, math.sqrt(protocol.w) * held.kept_l2) + held.before_l1 + held.after_l1
 
 
 def _applied_l1(protocol: Protocol, held: _Held) -> float:
@@ -161,12 +191,33 @@ def _applied_l1(protocol: Protocol, held: _Held) -> float:
     return min(held.before_l1 + held.momentum_l1, math.sqrt(protocol.k) * (held.before_l2 + held.momentum_l2))
 
 
-def _beta(protocol: Protocol) -> float:
-    """The largest additive term of a round, momentum summed up."""
-    root = math.sqrt(protocol.w)
-    sent = max(2 * line.share * line.clip_norm * root for line in protocol.lines) / (1 - protocol.rho)
-    held = max(2 * _masked_l1(protocol, each) + 2 * _gamma(protocol, each) for each in _holdings(protocol))
-    return sent + held
+def _moved(protocol: Protocol) -> list[float]:
+    """After each round, twice the furthest that a model can be from its start.
+
+    The sum of lambda_t |A_t|_1, or, since A_t = R_t + W_(t-1) - W_t, by parts: what waits is counted only once, and
+    again where the rate changes.
+    """
+    found = []
+    summed = parts = 0.0
+    rates = [0.0, *(line.rate for line in protocol.lines)]
+    for (last, rate), held in zip(pairwise(rates), _holdings(protocol), strict=True):
+        summed += rate * _applied_l1(protocol, held)
+        parts += rate * held.momentum_l1 + abs(rate - last) * held.before_l1
+        found.append(2 * min(summed, parts + rate * held.after_l1))
+    return found
+
+
+def _summary(protocol: Protocol) -> tuple[float, float, float]:
+    """Of the rounds from the first attacker on: Lambda, the largest h, and beta, the largest additive term."""
+    lines = _attacked(protocol)
+    helds = _holdings(protocol)[len(protocol.lines) - len(lines) :]
+    inertia, root = _inertia(protocol), math.sqrt(protocol.w)
+    # A round at rate 0 moves nothing, but with inertia its update goes on.
+    rounds = [(line, held) for line, held in zip(lines, helds, strict=True) if line.rate > 0 or inertia > 0]
+    sent = max((_sent(protocol, line, held, root) for line, held in rounds), default=0.0) / (1 - inertia)
+    between = max((2 * _gamma(protocol, held) for _, held in rounds), default=0.0)
+    h = max((line.growth for line, _ in rounds), default=0.0)
+    return sum(line.rate for line in lines), h, sent + between
 
 
 def _log(value: float) -> float:
