@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import runpy
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -499,6 +501,27 @@ def test_radii_beyond_every_float_are_logarithms() -> None:
     radius = recursion(protocol)
     assert 2000 < radius.log10 < closed_form(protocol).log10 < math.inf
     assert capped(protocol).log == pytest.approx(movement(protocol))
+
+
+def test_from_half_of_the_mass_lost_the_theorem_says_no_more_than_clipping() -> None:
+    protocol = uniform(100, 5, [0.1] * 20, 1, 1e-6, 1e-6, omega=0.5)
+    assert capped(protocol).log == pytest.approx(movement(protocol))
+    assert recursion(protocol).log > movement(protocol) + 0.5
+    assert recursion(uniform(100, 5, [0.1] * 20, 1, 1e-6, 1e-6, omega=0.01)).log < movement(protocol) - 0.5
+
+
+def test_the_documents_chart_shows_the_bounds_and_an_attack() -> None:
+    """The script behind docs/charts/certificate.svg: the attack is on the capped recursion, above the paper's form."""
+    script = runpy.run_path(str(Path(__file__).parents[1] / "docs/charts/certificate.py"))
+    drawn: dict[str, dict[int, float]] = {}
+    for row in script["rows"]():
+        drawn.setdefault(row["what"], {})[row["round"]] = row["log10"]
+    closed, open_, cap, paper = (drawn[name] for name in script["LINES"])
+    attack = drawn[script["ATTACK"]]
+    for t in range(2, script["ROUNDS"] + 1):
+        assert paper[t] < attack[t] <= cap[t] + ROUNDING
+        assert cap[t] <= open_[t] + ROUNDING <= closed[t]
+        assert attack[t] > cap[t] + math.log10(0.97)
 
 
 # --- refused ---------------------------------------------------------------------------------------------------------
