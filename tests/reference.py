@@ -1050,21 +1050,16 @@ class Certified:
 def furthest(d: int, k: int, rho: float, rounds: Sequence[tuple[float, float, float]]) -> float:
     """How far two models can be apart whose updates are clipped: rounds are (rate, clip norm, omega), k = 0 dense.
 
-    The smaller of two sums: of what each round applies, and of what each round receives, plus what waits in the memory
-    each time that the rate changes (it is 0 after the end).
+    The smaller of two sums: of what each round applies, and of what each round receives, at the best rate to come.
     """
     left, memory = (0.0, 0.0), (0.0, 0.0)
-    applied, received, waiting = 0.0, 0.0, []
-    for rate, clip_norm, omega in rounds:
+    applied = received = 0.0
+    for t, (rate, clip_norm, omega) in enumerate(rounds):
         momentum = (rho * left[0] + math.sqrt(d) * clip_norm, rho * left[1] + clip_norm)
         seen = (memory[0] + momentum[0], memory[1] + momentum[1])
         applied += rate * (min(seen[0], math.sqrt(k) * seen[1]) if k else momentum[0])
-        received += rate * momentum[0]
+        received += max(later for later, _, _ in rounds[t:]) * momentum[0]
         after = (omega * seen[0], math.sqrt(1 - k / d) * seen[1]) if k else (0.0, 0.0)
         left = (min(momentum[0], memory[0] + after[0]), momentum[1]) if k else momentum
         memory = after
-        waiting.append(memory[0])
-    rates = [rate for rate, _, _ in rounds] + [0.0]
-    for i, held in enumerate(waiting):
-        received += abs(rates[i + 1] - rates[i]) * held
     return 2 * min(applied, received)

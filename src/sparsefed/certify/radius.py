@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -83,7 +82,7 @@ def closed_form(protocol: Protocol) -> Radius:
     """Lambda exp(h Lambda) beta, h / (1 - rho) if dense: never below the recursion, because 1 + x <= e^x."""
     check(protocol)
     total, h, beta = _summary(protocol)
-    additive = _log(total * beta)
+    additive = _log(total) + _log(beta)
     propagation = total * h / (1 - _inertia(protocol))
     return Radius(additive + propagation, additive)
 
@@ -95,7 +94,7 @@ def paper_closed_form(protocol: Protocol) -> Radius:
     """
     check(protocol)
     total, h, beta = _summary(protocol)
-    additive = _log(total * beta)
+    additive = _log(total) + _log(beta)
     return Radius(additive + total * math.log1p(h), additive)
 
 
@@ -104,6 +103,7 @@ def paper_is_bound(protocol: Protocol) -> bool:
 
     It also leaves momentum that is not masked out of account.
     """
+    check(protocol)
     rates = [line.rate for line in _attacked(protocol) if line.rate > 0]
     return _inertia(protocol) == 0 and (_summary(protocol)[1] == 0 or all(rate >= 1 for rate in rates[1:]))
 
@@ -194,16 +194,20 @@ def _applied_l1(protocol: Protocol, held: _Held) -> float:
 def _moved(protocol: Protocol) -> list[float]:
     """After each round, twice the furthest that a model can be from its start.
 
-    The sum of lambda_t |A_t|_1, or, since A_t = R_t + W_(t-1) - W_t, by parts: what waits is counted only once, and
-    again where the rate changes.
+    The sum of lambda_t |A_t|_1. Or the sum of |R_s|_1, each times the largest rate since: top-k with memory only
+    delays, so what is applied to a coordinate is the sum of what it received since the last time.
     """
     found = []
-    summed = parts = 0.0
-    rates = [0.0, *(line.rate for line in protocol.lines)]
-    for (last, rate), held in zip(pairwise(rates), _holdings(protocol), strict=True):
-        summed += rate * _applied_l1(protocol, held)
-        parts += rate * held.momentum_l1 + abs(rate - last) * held.before_l1
-        found.append(2 * min(summed, parts + rate * held.after_l1))
+    summed = 0.0
+    waiting: list[tuple[float, float, float]] = []  # falling rates, what was received at each, the sum before it
+    for line, held in zip(protocol.lines, _holdings(protocol), strict=True):
+        summed += line.rate * _applied_l1(protocol, held)
+        received = held.momentum_l1
+        while waiting and waiting[-1][0] <= line.rate:
+            received += waiting.pop()[1]
+        before = waiting[-1][2] + waiting[-1][0] * waiting[-1][1] if waiting else 0.0
+        waiting.append((line.rate, received, before))
+        found.append(2 * min(summed, before + line.rate * received))
     return found
 
 
