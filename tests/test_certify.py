@@ -212,7 +212,7 @@ def test_what_waited_moves_the_model_at_the_rate_of_when_it_is_applied() -> None
     rates, sizes = [1e-6] * 9 + [1.0] * 9, [1.0] * 9 + [0.0] * 9
     ends = [served(d, 1, 0, rates, [[sign * x * size] * d for size in sizes]) for sign in (1, -1)]
     distance = math.fsum(abs(a - b) for a, b in zip(*ends, strict=True))
-    lines = tuple(Line(rate, size, 1.0, 0.0, worst_omega(d, 1)) for rate, size in zip(rates, sizes, strict=True))
+    lines = tuple(Line(rate, size, 0.5, 0.0, worst_omega(d, 1)) for rate, size in zip(rates, sizes, strict=True))
     bound = math.exp(movement(Protocol(d, 1, lines)))
     assert bound / 3 < distance <= bound
     assert distance > 100 * 2 * sum(rate * math.sqrt(d) * size for rate, size in zip(rates, sizes, strict=True))
@@ -422,7 +422,7 @@ def test_the_bounds_are_in_order(protocol: Protocol) -> None:
     if paper_is_bound(protocol):
         assert recursion(protocol).log <= paper_closed_form(protocol).log + ROUNDING
     for radius in (recursion(protocol), capped(protocol), closed_form(protocol), paper_closed_form(protocol)):
-        assert radius.log == radius.additive + radius.propagation or radius.log == NOTHING
+        assert radius.log == NOTHING or radius.log == pytest.approx(radius.additive + radius.propagation, abs=1e-9)
         assert radius.propagation >= -ROUNDING
         assert not math.isnan(radius.log10)
 
