@@ -434,6 +434,15 @@ def test_the_papers_closed_form_holds_for_rates_from_one() -> None:
     assert not paper_is_bound(uniform(20, None, [1, 1], 1, 0.1, 0.5, rho=0.5))
 
 
+def test_the_closed_form_knows_that_momentum_goes_on() -> None:
+    """Without masking a difference propagates for 1 / (1 - rho) rounds, and through rounds whose rate is 0."""
+    long = uniform(10, None, [0.01] * 100, 1, 0.1, 1.0, rho=0.9)
+    assert closed_form(long).additive + 10 < recursion(long).log <= closed_form(long).log  # h Lambda is 10
+    steep = Line(0.0, 1.0, 0.1, 1e6)
+    pause = Protocol(10, None, (replace(steep, rate=1, growth=0), steep, replace(steep, rate=1, growth=0)), 0.5)
+    assert closed_form(pause).additive + 1 < recursion(pause).log <= closed_form(pause).log
+
+
 @FEWER
 @given(protocol=protocols())
 def test_without_attackers_there_is_one_run(protocol: Protocol) -> None:
