@@ -24,8 +24,9 @@ COUNTED = st.integers(-4, 4).map(float)
 
 def told(seen: list[float], applied: list[float]) -> dict[str, float]:
     """omega and delta from the definition, in fractions."""
-    whole, left = sum(map(abs, map(Fraction, seen))), sum(abs(Fraction(w) - Fraction(a)) for w, a in zip(seen, applied))
-    square, kept = sum(Fraction(w) ** 2 for w in seen), sum(Fraction(a) ** 2 for a in applied)
+    w, rest = [Fraction(x) for x in seen], [Fraction(x) - Fraction(a) for x, a in zip(seen, applied, strict=True)]
+    whole, left = sum(map(abs, w)), sum(map(abs, rest))
+    square, kept = sum(x**2 for x in w), sum(Fraction(a) ** 2 for a in applied)
     return {"omega": float(left / whole) if whole else 0.0, "delta": float(kept / square) if square else 1.0}
 
 

@@ -6,8 +6,8 @@ every coordinate, then the low 16 bits of those that share the boundary's high b
 
 Nothing is compiled at import; `cache=True` keeps what is compiled for the next process. Kernels release the GIL and
 `over_chunks` gives each a thread. Not numba's own thread pool: that one aborts the process after a fork or (in its
-fallback without OpenMP) when two threads call it at once. Counts are integers, sums are taken tile by tile, chunks begin
-at tiles, and the rest is coordinate by coordinate: so no result depends on the number of chunks.
+fallback without OpenMP) when two threads call it at once. Counts are integers, sums are taken tile by tile and chunks
+begin at tiles, the rest is coordinate by coordinate: so no result depends on the number of chunks.
 """
 
 from __future__ import annotations
