@@ -102,7 +102,7 @@ def sharp(descent: Descent, deltas: Sequence[float]) -> npt.NDArray[np.float64]:
 
 
 def memories(deltas: Sequence[float]) -> npt.NDArray[np.float64]:
-    """Bounds on |e_t| before each of the rounds, in units of gamma sigma: m_0 = 0, m_(t+1) = sqrt(1 - delta_t) (1 + m_t).
+    """|e_t| before each round, in units of gamma sigma, at most: m_0 = 0, m_(t+1) = sqrt(1 - delta_t) (1 + m_t).
 
     >>> memories([0.75, 0.75, 0.75]).tolist()  # towards q / (1 - q) = 1, q = 1/2
     [0.0, 0.5, 0.75]
