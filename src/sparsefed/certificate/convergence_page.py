@@ -32,10 +32,10 @@ MOST_POINTS = 120  # of a line: evenly spaced on a logarithmic axis
 RULES = (
     f"f is the mean over the devices of each one's mean loss. Least {GRADIENT} so far: among the models that were "
     "looked at, so no less than among all. Bounds are on the mean, and so on the least, of its expectation over the "
-    "cohorts; a run is one draw. Measured: with each round's contraction δ, and with the largest E‖g‖² at the models that were "
-    "looked at; it holds if neither is worse on the way. Nothing measured: δ = k/d and an E‖g‖² that no model exceeds. "
-    "As printed: the paper's theorem with the least δ; its noise term is half of what its proof gives, and there are "
-    "compressors for which it is exceeded."
+    "cohorts; a run is one draw. Measured: with each round's contraction δ, and with the largest E‖g‖² at the models "
+    "that were looked at; it holds if neither is worse on the way. Nothing measured: δ = k/d and an E‖g‖² that no "
+    "model exceeds. As printed: the paper's theorem with the least δ; its noise term is half of what its proof gives, "
+    "and there are compressors for which it is exceeded."
 )
 
 
