@@ -300,12 +300,10 @@ def test_what_is_looked_at_is_the_objective_of_uniform_cohorts(found: Convergenc
     assert point.loss == pytest.approx(loss, rel=1e-6)
     assert point.gradient == pytest.approx(float(gradient @ gradient), rel=1e-5)
     torch.testing.assert_close(torch.stack(each).mean(0), gradient)
-    draws = rng(1, "cohorts")
-    squares = [
-        float((torch.stack([each[i] for i in draws.choice(90, 30, replace=False)]).mean(0) ** 2).sum())
-        for _ in range(4000)
-    ]
-    assert point.moment == pytest.approx(np.mean(squares), rel=0.02)
+    # Of cohorts of 30 of 90: a device is in one in three, a pair in 30 * 29 of 90 * 89.
+    products = torch.stack(each) @ torch.stack(each).T
+    pairs = (float(products.sum()) - float(products.trace())) * 30 * 29 / (90 * 89)
+    assert point.moment == pytest.approx((float(products.trace()) / 3 + pairs) / 30**2, rel=1e-5)
 
 
 def test_the_smoothness_is_never_exceeded_and_nearly_reached(found: Convergence) -> None:
