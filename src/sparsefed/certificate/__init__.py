@@ -1,0 +1,1 @@
+"""`sparsefed certify`: from a config or a run folder to a certificate."""
