@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 Vector = list[float]
 
@@ -986,3 +987,46 @@ def moved_by_key(
     down, right = ((word >> 32) * (2 * crop + 1) // 2**32 - crop for word in words[:2])
     angle = math.radians(degrees) * (2 * (words[3] / 2**64) - 1)
     return moved_image(image, down, right, angle, mirror and words[2] >= 2**63)
+
+
+# --- the choice of k -------------------------------------------------------------------------------------------------
+
+
+def mass_left_by_topk(gradient: Sequence[float], k: int) -> float:
+    """|g - top_k(g)|_1, summed from the smallest up."""
+    chosen = topk(gradient, k) if k else []
+    left = [abs(value) for i, value in enumerate(gradient) if i not in chosen]
+    total = 0.0
+    for value in sorted(left):
+        total += value
+    return total
+
+
+def average_lost(gradients: Sequence[Sequence[float]], k: int, as_share: bool) -> float:
+    total = 0.0
+    for gradient in gradients:
+        lost, whole = mass_left_by_topk(gradient, k), mass_left_by_topk(gradient, 0)
+        total += lost if not as_share else lost / whole if whole > 0 else 0.0
+    return total / len(gradients)
+
+
+def smallest_k(gradients: Sequence[Sequence[float]], omega: float, as_share: bool) -> int:
+    """Try every k from 1 up."""
+    k = 1
+    while average_lost(gradients, k, as_share) > omega:
+        k += 1
+    return k
+
+
+def selecting_k(
+    turns: Callable[[int], Sequence[Sequence[float]]], omega: float, d: int, r: int, as_share: bool
+) -> tuple[int, int]:
+    """The box, line by line; k and the turns it took. k is the next whole number above, and d at most."""
+    exact, delta, turn = Fraction(d, r), math.inf, 0
+    while delta > omega:
+        k = min(d, math.ceil(exact))
+        delta = min(delta, average_lost(turns(turn), k, as_share))
+        turn += 1
+        if delta > omega:
+            exact += Fraction(d, r)
+    return k, turn
