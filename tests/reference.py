@@ -994,7 +994,7 @@ def moved_by_key(
 
 def mass_left_by_topk(gradient: Sequence[float], k: int) -> float:
     """|g - top_k(g)|_1, summed from the smallest up."""
-    chosen = topk(gradient, k) if k else []
+    chosen = set(topk(gradient, k) if k else [])
     left = [abs(value) for i, value in enumerate(gradient) if i not in chosen]
     total = 0.0
     for value in sorted(left):

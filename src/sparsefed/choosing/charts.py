@@ -41,13 +41,12 @@ def curve_chart(outcome: Outcome) -> alt.LayerChart:
     x = _x([1, outcome.d])
     y = _y("Mass lost" if outcome.asked.absolute else "Share of the l1 mass lost", not outcome.asked.absolute)
     points = alt.Chart(alt.InlineData(values=_curve_points(outcome))).encode(x=x)
-    band = points.mark_area(opacity=0.15).encode(y=alt.Y("least:Q"), y2="most:Q", color=color)
     lines = points.mark_line(strokeWidth=2).encode(y=y, color=color, strokeDash=_dashes(strokes))
     readable = points.mark_point(opacity=0, size=60, tooltip=alt.TooltipContent("data")).encode(y=y)
     across = alt.Chart(alt.InlineData(values=[{"line": limit, "value": outcome.asked.omega}]))
     level = across.mark_rule(strokeWidth=1.5).encode(y=y, color=color, strokeDash=_dashes(strokes))
     told = f"k = {outcome.k:,} loses at most {lost(outcome, outcome.asked.omega)} at every model that was sampled."
-    layers = [band, lines, level, _rules(marks, strokes, x), readable]
+    layers = [*_bands(outcome, strokes, x), lines, level, _rules(marks, strokes, x), readable]
     return _dressed(layers, "What top-k loses", told, list(strokes))
 
 
@@ -101,6 +100,20 @@ def _rules(marks: Mapping[str, tuple[str, int]], strokes: Mapping[str, Stroke], 
     rules = alt.Chart(alt.InlineData(values=rows)).mark_rule(strokeWidth=1.5, tooltip=alt.TooltipContent("data"))
     drawn: alt.Chart = rules.encode(x=x, color=_colors(strokes), strokeDash=_dashes(strokes))
     return drawn
+
+
+def _bands(outcome: Outcome, strokes: Mapping[str, Stroke], x: alt.X) -> list[alt.Chart]:
+    """The range of the samples of each stage, without a part in the legend, which would be as pale as they are."""
+    import altair as alt
+
+    points = _curve_points(outcome)
+    bands = {name: [point for point in points if point["line"] == name] for name in map(when, outcome.stages)}
+    return [
+        alt.Chart(alt.InlineData(values=each))
+        .mark_area(opacity=0.15, color=strokes[name].color)
+        .encode(x=x, y="least:Q", y2="most:Q")
+        for name, each in bands.items()
+    ]
 
 
 def _colors(strokes: Mapping[str, Stroke]) -> alt.Color:

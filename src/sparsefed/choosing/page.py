@@ -16,8 +16,8 @@ from sparsefed.report.page import figure, sheet
 
 PAGE, NUMBERS = "choose-k.html", "choose-k.json"
 CURVE = (
-    "Lower is better for accuracy, further left for robustness: a small k leaves attackers little to move. The band is "
-    "the range of the samples; the upright lines are the k chosen, the paper's and the config's own."
+    "The lower, the more of a round's update is applied at once; the further left, the fewer coordinates attackers can "
+    "move. The band is the range of the samples; the upright lines are the k chosen, the paper's and the config's own."
 )
 RUNS = "Where test accuracy is flat, a smaller k costs nothing; attack accuracy says what it buys."
 
@@ -33,14 +33,16 @@ def save(outcome: Outcome, folder: Path) -> list[Path]:
 
 def html(outcome: Outcome) -> str:
     """The outcome as one page that works offline, in the looks of a report."""
-    found, *more = sentences(outcome)
+    first = 2 if outcome.probes else 1
     name = outcome.config.name or "a config"
     return sheet(
         title=f"SparseFed: k for {name}",
         heading="SparseFed: the choice of k",
         lead=f"{name}: {outcome.config.model.name} with {outcome.d:,} parameters, {outcome.config.data.name}, defense "
         f"{outcome.config.defense.name}.",
-        summary=joined([element("p", found, class_="verdict"), *(element("p", each, class_="note") for each in more)]),
+        summary=joined(
+            element("p", each, class_="verdict" if i < first else "note") for i, each in enumerate(sentences(outcome))
+        ),
         pictured="Curves",
         charts=joined(_figures(outcome)),
         configs=folded("Config", element("pre", element("code", toml.dumps(configs.dump(outcome.config))))),

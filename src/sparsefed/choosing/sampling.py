@@ -50,12 +50,12 @@ def measure(
     training, sampled = (configs.build(each) for each in (without_topk(config), without_topk(config, rho=0.0)))
     d, epoch = len(training.theta), int(training.facts["epoch"])
     ks = probe_ks(asked.probe, d) if asked.probe else ()
-    tick = _ticking(watch, sum(asked.rounds_in) + asked.samples * len(asked.rounds_in))
+    tally = _Tally(watch, sum(asked.rounds_in) + asked.samples * len(asked.rounds_in))
     stages = []
     for rounds in asked.rounds_in:
-        state = _trained(training, rounds, folder / f"trained-{rounds}", partial(tick, f"training to round {rounds}"))
+        state = _trained(training, rounds, folder / f"trained-{rounds}", tally)
         protocol = _looking(sampled.protocol, rounds, config.defense.name)
-        stages.append(_stage(protocol, state, asked, epoch, partial(tick, f"sampling after {rounds} rounds")))
+        stages.append(_stage(protocol, state, asked, epoch, tally))
     return Outcome(config, asked, d, epoch, tuple(stages), ks)
 
 
@@ -84,18 +84,23 @@ def table_ks(d: int) -> tuple[int, ...]:
     return tuple(sorted({*map(round, decades), d}))
 
 
-def _ticking(watch: Watch, wanted: int) -> Callable[..., None]:
-    """Counts; where more is done than was thought, more was wanted."""
-    done = count(1)
+class _Tally:
+    """Counts rounds, and tells whoever watches."""
 
-    def tick(doing: str, *_: object) -> None:
-        now = next(done)
-        watch(Standing(now, max(now, wanted), doing))
+    def __init__(self, watch: Watch, wanted: int) -> None:
+        self._watch, self._done, self._wanted = watch, 0, wanted
 
-    return tick
+    def expect(self, more: int) -> None:
+        """So many rounds were not foreseen."""
+        self._wanted += more
+
+    def tick(self, doing: str) -> None:
+        """One more is done."""
+        self._done += 1
+        self._watch(Standing(self._done, max(self._done, self._wanted), doing))
 
 
-def _trained(experiment: Experiment, rounds: int, folder: Path, tick: Callable[..., None]) -> ServerState:
+def _trained(experiment: Experiment, rounds: int, folder: Path, tally: _Tally) -> ServerState:
     """The state after so many rounds of the config's schedule, from the folder if it is there."""
     if rounds == 0:
         return experiment.begin()
@@ -105,7 +110,8 @@ def _trained(experiment: Experiment, rounds: int, folder: Path, tick: Callable[.
             runs.create(path, table)
         runs.note(path, task=dict(experiment.facts))
         reports = partial(simulate, experiment.protocol, rounds=rounds)
-        runs.execute(path, experiment.begin(), reports, experiment.config.checkpoint_every, tick)
+        every = experiment.config.checkpoint_every
+        runs.execute(path, experiment.begin(), reports, every, lambda _: tally.tick(f"training to round {rounds}"))
     state = runs.load_state(folder)
     if state is None or state.round != rounds:
         raise RunError(f"{folder} does not hold a model of {rounds} rounds; delete it, and it is trained again")
@@ -150,12 +156,12 @@ def _watched(defense: Defense, keep: Callable[[Gradient], None], device_lr: bool
     return replace(defense, step=step)
 
 
-def _stage(protocol: Protocol, state: ServerState, asked: Asked, r: int, tick: Callable[..., None]) -> Stage:
+def _stage(protocol: Protocol, state: ServerState, asked: Asked, r: int, tally: _Tally) -> Stage:
     rounds = count(state.round + 1)
 
     def draw() -> Iterator[Gradient]:
         for gradient in _gradients(protocol, state, rounds, asked.samples):
-            tick()
+            tally.tick(f"sampling after {state.round} rounds")
             yield gradient
 
     d = len(state.theta)
@@ -163,6 +169,7 @@ def _stage(protocol: Protocol, state: ServerState, asked: Asked, r: int, tick: C
     if curve.mean[0] == 0:
         raise ConfigError(f"after {state.round} rounds every update is 0, so there is nothing to choose k by")
     chosen, stepped = choice.smallest_k(curve, asked.omega), choice.stepped_k(curve, asked.omega, r)
+    tally.expect(stepped.selections if asked.paper else 0)
     return Stage(state.round, curve.grid, curve.samples, chosen, stepped, _printed(draw, curve, asked, r))
 
 

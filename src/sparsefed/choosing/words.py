@@ -30,11 +30,12 @@ def sentences(outcome: Outcome) -> list[str]:
         f"loses at most {lost(outcome, asked.omega)} of the l1 mass of what it is given, on average over "
         f"{asked.samples} samples, {' and '.join(times)}."
     )
-    told = [first, *(_stage_sentence(outcome, stage) for stage in outcome.stages)]
-    told += [_memory(asked.omega)] if not asked.absolute and asked.omega < 1 else []
-    if outcome.probes:
-        told += [_knee_sentence(outcome), KNEE]
-    return told
+    memory = [_memory(asked.omega)] if not asked.absolute and asked.omega < 1 else []
+    return [
+        *(first, *([_knee_sentence(outcome)] if outcome.probes else [])),
+        *(_stage_sentence(outcome, stage) for stage in outcome.stages),
+        *(*memory, *([KNEE] if outcome.probes else [])),
+    ]
 
 
 def when(stage: Stage) -> str:
@@ -106,7 +107,7 @@ def curve_head(outcome: Outcome) -> tuple[str, ...]:
 def curve_table(outcome: Outcome) -> Table:
     """k against what is lost."""
     title = "What top-k loses of the l1 mass: mean (least–most) over the samples"
-    return _table(title, curve_head(outcome), curve_rows(outcome), [])
+    return _table(title, curve_head(outcome), curve_rows(outcome))
 
 
 def probe_rows(outcome: Outcome) -> list[tuple[str, ...]]:
@@ -127,17 +128,18 @@ def _test(probe: Probe) -> str:
 
 
 def probe_table(outcome: Outcome) -> Table:
-    """k against what probe runs came to; the knee in bold."""
-    bold = [i for i, probe in enumerate(outcome.probes) if probe == outcome.knee]
-    return _table("Probe runs (bold: the knee)", PROBED, probe_rows(outcome), bold)
+    """k against what probe runs came to, the knee marked."""
+    marked = ("knee" if probe == outcome.knee else "" for probe in outcome.probes)
+    rows = [(*row, mark) for row, mark in zip(probe_rows(outcome), marked, strict=True)]
+    return _table("Probe runs", (*PROBED, ""), rows)
 
 
-def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], bold: Sequence[int]) -> Table:
+def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     table = Table(title=title, title_justify="left")
     for heading in head:
         table.add_column(heading.lower(), justify="right")
-    for i, row in enumerate(rows):
-        table.add_row(*row, style="bold" if i in bold else "")
+    for row in rows:
+        table.add_row(*row, style="bold" if row[-1] == "knee" else "")
     return table
 
 
