@@ -288,7 +288,7 @@ def test_a_shorter_probe_keeps_the_shape_of_the_schedule() -> None:
 
 # --- the knee --------------------------------------------------------------------------------------------------------
 
-shares = st.integers(0, 300).map(lambda part: part / 300)
+shares = st.integers(140, 150).map(lambda part: part / 300)  # within a few points of each other
 probes_ = st.builds(Probe, st.integers(1, 20), shares, st.booleans(), shares, st.none() | shares)
 
 
