@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 Vector = list[float]
 
@@ -1063,3 +1064,46 @@ def furthest(d: int, k: int, rho: float, rounds: Sequence[tuple[float, float, fl
         left = (min(momentum[0], memory[0] + after[0]), momentum[1]) if k else momentum
         memory = after
     return 2 * min(applied, received)
+
+
+# --- the choice of k -------------------------------------------------------------------------------------------------
+
+
+def mass_left_by_topk(gradient: Sequence[float], k: int) -> float:
+    """|g - top_k(g)|_1, summed from the smallest up."""
+    chosen = set(topk(gradient, k) if k else [])
+    left = [abs(value) for i, value in enumerate(gradient) if i not in chosen]
+    total = 0.0
+    for value in sorted(left):
+        total += value
+    return total
+
+
+def average_lost(gradients: Sequence[Sequence[float]], k: int, as_share: bool) -> float:
+    total = 0.0
+    for gradient in gradients:
+        lost, whole = mass_left_by_topk(gradient, k), mass_left_by_topk(gradient, 0)
+        total += lost if not as_share else lost / whole if whole > 0 else 0.0
+    return total / len(gradients)
+
+
+def smallest_k(gradients: Sequence[Sequence[float]], omega: float, as_share: bool) -> int:
+    """Try every k from 1 up."""
+    k = 1
+    while average_lost(gradients, k, as_share) > omega:
+        k += 1
+    return k
+
+
+def selecting_k(
+    turns: Callable[[int], Sequence[Sequence[float]]], omega: float, d: int, r: int, as_share: bool
+) -> tuple[int, int]:
+    """The box, line by line; k and the turns it took. k is the next whole number above, and d at most."""
+    exact, delta, turn = Fraction(d, r), math.inf, 0
+    while delta > omega:
+        k = min(d, math.ceil(exact))
+        delta = min(delta, average_lost(turns(turn), k, as_share))
+        turn += 1
+        if delta > omega:
+            exact += Fraction(d, r)
+    return k, turn

@@ -18,7 +18,7 @@ LAYERS = (
     ("simulate",),
     ("bases", "config", "runs"),
     ("report",),
-    ("catalogue", "progress", "tune", "certificate"),
+    ("catalogue", "progress", "tune", "certificate", "choosing"),
     ("cli",),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 
 import typer
 from rich.console import Console
@@ -26,9 +26,11 @@ from sparsefed.errors import DataError, SparseFedError
 from sparsefed.memory import keep_freed_memory
 
 if TYPE_CHECKING:
+    from sparsefed.choosing import Outcome
     from sparsefed.config import Config, Experiment
     from sparsefed.data import Status
     from sparsefed.progress import RunView
+    from sparsefed.tune import Outcome as TuneOutcome
     from sparsefed.types import RunRecord
 
 app = typer.Typer(
@@ -336,26 +338,125 @@ def tune(
 
     chosen = configs.read(config, set_ or [])
     folder = out or Path("runs") / f"{chosen.name}-tune"
-    try:
-        with _ended_politely(), tuning.TuneView(console, trials) as view:
-            outcome = tuning.tune(
-                *(chosen, trials, folder),
-                objective=objective,
-                space=space or [],
-                stealth=stealth,
-                seed=seed,
-                storage=storage,
-                watch=view.show,
-            )
-    except KeyboardInterrupt:
-        _say("Interrupted; every finished trial is kept. Go on with the same command.")
-        raise typer.Exit(INTERRUPTED) from None
+    options = {"objective": objective, "space": space or [], "stealth": stealth, "seed": seed, "storage": storage}
+    outcome = _tuned(chosen, trials, folder, **options)
     written = tuning.save(outcome, folder)
     console.print(tuning.front_table(outcome))
     for sentence in tuning.sentences(outcome):
         _say(escape(sentence))
     for path in written:
         _say(f"wrote [bold]{escape(str(path))}[/bold]")
+
+
+def _tuned(config: Config, trials: int, folder: Path, **options: Any) -> TuneOutcome:
+    from sparsefed import tune as tuning
+
+    try:
+        with _ended_politely(), tuning.TuneView(console, trials) as view:
+            return tuning.tune(config, trials, folder, **options, watch=view.show)
+    except KeyboardInterrupt:
+        _say("Interrupted; every finished trial is kept. Go on with the same command.")
+        raise typer.Exit(INTERRUPTED) from None
+
+
+@app.command("choose-k")
+def choose_k(
+    config: ConfigFile,
+    omega: Annotated[
+        float | None,
+        typer.Option(
+            metavar="X", help="The share of the l1 mass that top-k may lose; by default 0.5.", show_default=False
+        ),
+    ] = None,
+    samples: Annotated[int, typer.Option(metavar="N", help="Cohorts to sample at each model.")] = 10,
+    rounds_in: Annotated[
+        str | None,
+        typer.Option(
+            metavar="R,R",
+            help="Sample the model after so many rounds without top-k; by default 0 and a tenth of the rounds, 50 at "
+            "most.",
+        ),
+    ] = None,
+    absolute: Annotated[
+        bool, typer.Option("--absolute", help="--omega is a mass, as the paper's algorithm prints it, not a share.")
+    ] = False,
+    paper: Annotated[
+        bool, typer.Option("--paper", help="Also the paper's algorithm as printed: new samples in every turn.")
+    ] = False,
+    probe: Annotated[
+        str | None,
+        typer.Option(metavar="N|K,K,...", help="Also short runs with N k's from d/1000 to d, or with these k's."),
+    ] = None,
+    probe_rounds: Annotated[
+        int | None, typer.Option(metavar="N", help="Rounds of a probe run; by default the config's.")
+    ] = None,
+    trials: Annotated[
+        int | None,
+        typer.Option(
+            "--tune", metavar="TRIALS", help="Tune the attack anew at each probed k, as `sparsefed tune` does."
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Where all of it goes; by default runs/NAME-choose-k.")] = None,
+    set_: Overrides = None,
+) -> None:
+    """Choose k for CONFIG's model and data: the smallest with which top-k loses at most OMEGA of the l1 mass.
+
+    The updates of N cohorts are averaged as the server would, at the first model and after some rounds of training; one
+    sort of each says what every k would lose. With --probe, accuracy against k too, with CONFIG's attack (for instance
+    the strongest.toml of `sparsefed tune`) and without, and the knee.
+
+    Ends with tables, a page with charts and a JSON. Interrupted or killed, the same command goes on.
+    """
+    from sparsefed import choosing
+
+    chosen = choosing.read(config, set_ or [])
+    folder = out or Path("runs") / f"{chosen.name}-choose-k"
+    asked = choosing.ask(
+        chosen,
+        omega=omega,
+        samples=samples,
+        rounds_in=rounds_in,
+        absolute=absolute,
+        paper=paper,
+        probe=probe,
+        probe_rounds=probe_rounds,
+        trials=trials,
+    )
+    try:
+        with _ended_politely(), choosing.ChoiceView(console) as view:
+            outcome = choosing.measure(chosen, asked, folder, view.show)
+    except KeyboardInterrupt:
+        _say("Interrupted, saved. Go on with the same command.")
+        raise typer.Exit(INTERRUPTED) from None
+    console.print(choosing.curve_table(outcome))
+    if outcome.ks:
+        outcome = _probed(outcome, folder)
+        console.print(choosing.probe_table(outcome))
+    for sentence in choosing.sentences(outcome):
+        _say(escape(sentence))
+    for path in choosing.save(outcome, folder):
+        _say(f"wrote [bold]{escape(str(path))}[/bold]")
+
+
+def _probed(outcome: Outcome, folder: Path) -> Outcome:
+    """The same with probe runs, those that are finished not run again."""
+    from dataclasses import replace
+
+    from sparsefed import choosing, runs
+    from sparsefed import config as configs
+
+    asked, attackers = outcome.asked, choosing.attacked(outcome.config)
+    probed = {k: choosing.with_k(outcome.config, k, asked.probe_rounds) for k in outcome.ks}
+    named = "attacked" if asked.trials is None else f"tuned-{asked.trials}"
+    if asked.trials is not None:
+        for k, each in probed.items():
+            _say(f"tuning the attack at k = {k}")
+            probed[k] = _tuned(each, asked.trials, folder / "tuned" / f"k-{k}").tuned
+    wanted = {k: choosing.probes(each, folder, named, attackers) for k, each in probed.items()}
+    every = {path: each for folders in wanted.values() for path, each in folders.items()}
+    todo = runs.unfinished({path: configs.dump(each) for path, each in every.items()})
+    _train([Plan(every[path], path, create) for path, create in todo.items()])
+    return replace(outcome, probes=choosing.results(wanted))
 
 
 @app.command()
