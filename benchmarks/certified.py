@@ -34,12 +34,12 @@ SHARES = (0.001, 0.003, 0.01, 0.03)
 SPARSE = ['defense={name="sparsefed", k=3925, clip_norm=5.5, rho=0.0}']
 SETTINGS: dict[str, list[str]] = {
     "`certified.toml`": [],
-    "lr 0.003, 10 rounds": ["rounds=10", "train.lr=0.003"],
-    "lr 0.012, 40 rounds": ["rounds=40", "train.lr=0.0119"],
-    "one round, all cut": ["rounds=1", "defense.clip_norm=1.0"],
+    "rate 0.003, 10 rounds": ["rounds=10", "train.lr=0.003"],
+    "rate 0.012, 40 rounds": ["rounds=40", "train.lr=0.0119"],
+    "one round, L = 1, all cut": ["rounds=1", "defense.clip_norm=1.0"],
     "L = 65, never cut": ["defense.clip_norm=65.0"],
-    "1000 devices, L = 8": ["data.devices=1000", "train.cohort=1000", "train.lr=0.0045", "defense.clip_norm=8.0"],
-    "one class a device, 1000 devices, L = 28": [
+    "1000 devices, L = 8, rate 0.0045": ["data.devices=1000", "train.cohort=1000", "train.lr=0.0045", "defense.clip_norm=8.0"],
+    "one class a device, 1000 devices, L = 28, rate 0.0024, 10 rounds": [
         "data.partition=one_class",
         "data.devices=1000",
         "train.cohort=1000",
@@ -47,7 +47,7 @@ SETTINGS: dict[str, list[str]] = {
         "defense.clip_norm=28.0",
         "rounds=10",
     ],
-    "one class a device, one round, all cut": [
+    "one class a device, 1000 devices, one round, L = 1, all cut": [
         "data.partition=one_class",
         "data.devices=1000",
         "train.cohort=1000",
@@ -55,9 +55,9 @@ SETTINGS: dict[str, list[str]] = {
         "defense.clip_norm=1.0",
     ],
     "sparsefed, k = d/2": [*SPARSE],
-    "sparsefed, k = d/2, lr 0.00002, 300 rounds": [*SPARSE, "rounds=300", "train.lr=0.000018", "evaluate_every=300"],
+    "sparsefed, k = d/2, rate 0.000018, 300 rounds": [*SPARSE, "rounds=300", "train.lr=0.000018", "evaluate_every=300"],
     "sparsefed, k = 100": [*SPARSE, "defense.k=100"],
-    "digits, 20 devices, L = 1.8": [
+    "digits, 20 devices, L = 1.85, rate 0.018, 8 rounds": [
         "data.name=digits",
         "data.devices=20",
         "train.cohort=20",

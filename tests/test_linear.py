@@ -335,6 +335,41 @@ def test_a_weaker_certificate_is_caught() -> None:
     assert keeps(point, Radii(math.inf, math.log(radius * 0.99)))[0]  # with a hundredth less it would be promised
 
 
+def test_above_two_over_smooth_differences_do_grow() -> None:
+    """100 devices own the same input 1, half of them with either label: honest training stays at 0, and what one of
+    them sends once is thrown from side to side, ever further. The non-expansive sum would not hold."""
+    rate, clip, count = 10.0, math.sqrt(2), 5
+    labels = nn.functional.one_hot(torch.arange(100) % 2, 2).double()
+    layer = softmax_layer(torch.ones(100, 1), np.arange(101), bias=False)
+    assert clip_free(layer) == clip and rate * layer.smooth == pytest.approx(5)
+    theta = torch.zeros(2, dtype=torch.float64)
+    for t in range(count):
+        rows = torch.softmax(theta, 0) - labels
+        rows[0] = torch.tensor([1.0, -1.0]) if t == 0 else rows[0]
+        theta = theta - rate * rows.mean(0)
+    distance = float(theta.norm())  # the honest run's model is 0
+    lines = tuple(Line(rate, clip, 0.01 if t == 0 else 0.0, 0.0) for t in range(count))
+    radius = l2_radius(Protocol(2, None, lines), [layer.smooth] * count, [clip] * count)
+    assert rate * 0.01 * 2 * clip < distance <= exp(radius.log)
+
+
+def test_a_cut_step_can_bring_models_apart() -> None:
+    """A convex loss, a rate of 1/smooth: whole gradients bring them together, gradients cut to norm 1 do not."""
+    curvature, rate = torch.tensor([1.0, 100.0]).double(), 0.01
+
+    def cut(theta: Tensor) -> Tensor:
+        return nn.functional.normalize(curvature * theta, dim=0)
+
+    theta = torch.tensor([10.0, 0.1]).double()
+    jacobian = torch.autograd.functional.jacobian(cut, theta)  # type: ignore[no-untyped-call]
+    values, vectors = torch.linalg.eigh((jacobian + jacobian.T) / 2)
+    assert values[0] < 0  # not monotone
+    other = theta + 1e-3 * vectors[:, 0]
+    apart = [float((a - b).norm()) for a, b in ((theta, other), (theta - rate * cut(theta), other - rate * cut(other)))]
+    whole = (theta - other) * (1 - rate * curvature)
+    assert float(whole.norm()) <= apart[0] < apart[1] <= apart[0] * (1 + rate * 100)
+
+
 def test_the_memory_of_top_k_is_in_the_radius() -> None:
     """Without it some federation gets beyond what the dense recursion would say."""
     given = federations(5, 1.3, 0.3, 5, 1, 0.0)
