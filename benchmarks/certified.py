@@ -38,7 +38,12 @@ SETTINGS: dict[str, list[str]] = {
     "rate 0.012, 40 rounds": ["rounds=40", "train.lr=0.0119"],
     "one round, L = 1, all cut": ["rounds=1", "defense.clip_norm=1.0"],
     "L = 65, never cut": ["defense.clip_norm=65.0"],
-    "1000 devices, L = 8, rate 0.0045": ["data.devices=1000", "train.cohort=1000", "train.lr=0.0045", "defense.clip_norm=8.0"],
+    "1000 devices, L = 8, rate 0.0045": [
+        "data.devices=1000",
+        "train.cohort=1000",
+        "train.lr=0.0045",
+        "defense.clip_norm=8.0",
+    ],
     "one class a device, 1000 devices, L = 28, rate 0.0024, 10 rounds": [
         "data.partition=one_class",
         "data.devices=1000",
