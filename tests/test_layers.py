@@ -18,7 +18,7 @@ LAYERS = (
     ("simulate",),
     ("bases", "config", "runs"),
     ("report",),
-    ("catalogue", "progress", "tune"),
+    ("catalogue", "progress", "tune", "certificate"),
     ("cli",),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
