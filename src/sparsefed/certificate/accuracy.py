@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from sparsefed.certificate.cover import Server
-from sparsefed.certificate.smoothness import Smoothness, local_scale
+from sparsefed.certificate.route import Route
+from sparsefed.certificate.smoothness import Smoothness
 from sparsefed.certificate.source import Source
 from sparsefed.certify import linear
 from sparsefed.certify.linear import Certified, Points, Radii
@@ -36,7 +36,6 @@ class Accuracy:
     curve: tuple[Certified, ...]  # for the same share in every round; of a run under attack there is none
     largest: float | None  # share with more than chance certified; None: at no share
     attacked: bool  # whether the model comes from a run under attack
-    measured: bool  # whether the lengths of honest updates were
 
     @property
     def vacuous(self) -> bool:
@@ -44,13 +43,13 @@ class Accuracy:
         return self.asked.accuracy <= self.chance
 
 
-def accuracy(source: Source, server: Server, smooth: Smoothness, protocol: Protocol) -> Accuracy | None:
+def accuracy(source: Source, smooth: Smoothness, route: Route, protocol: Protocol) -> Accuracy | None:
     """Certified accuracy; None where the model is not one softmax layer or has not been trained."""
     if smooth.layer is None or source.final is None or source.exceeds(protocol):
         return None
     attacked = source.run is not None and any(each.attackers for each in source.rounds)
     points = _points(source, source.final)
-    radii = _radii(source, server, smooth)
+    radii = _radii(route)
     of_share = _of_share(radii, protocol)
     largest = None if attacked else linear.largest_share(points, of_share)
     shares = [] if attacked else _shares(largest)
@@ -64,7 +63,6 @@ def accuracy(source: Source, server: Server, smooth: Smoothness, protocol: Proto
         curve=linear.curve(points, of_share, shares),
         largest=largest,
         attacked=attacked,
-        measured=_norms(source) is not None,
     )
 
 
@@ -75,26 +73,14 @@ def _points(source: Source, theta: Tensor) -> Points:
     return linear.points(found["weight"], found.get("bias"), x, y, prepare=task.prepare)
 
 
-def _radii(source: Source, server: Server, smooth: Smoothness) -> Callable[[Protocol], Radii]:
-    """Both routes, as a function of the protocol; top-k with momentum has no l2 route."""
-    assert smooth.layer is not None
-    after = [each.lr if server.inside and not _holds_rate(source) else 1.0 for each in source.rounds]  # clipping
-    scales = [local_scale(source, each.lr) * factor for each, factor in zip(source.rounds, after, strict=True)]
-    steep, free = [scale * smooth.layer.smooth for scale in scales], [scale * smooth.uncut for scale in scales]
-    known = _norms(source)
-    norms = None if known is None else [norm * factor for norm, factor in zip(known, after, strict=True)]
+def _radii(route: Route) -> Callable[[Protocol], Radii]:
+    """Both routes, as a function of the protocol."""
 
     def radii(given: Protocol) -> Radii:
-        l1 = capped(given).log
-        if given.k is not None and given.rho > 0:
-            return Radii(l1, math.inf)
-        return Radii(l1, linear.l2_radius(given, steep, free, norms).log)
+        by_l2 = route(given)
+        return Radii(capped(given).log, math.inf if by_l2 is None else by_l2.log)
 
     return radii
-
-
-def _holds_rate(source: Source) -> bool:
-    return source.config.train.mode == "fedavg"
 
 
 def _of_share(radii: Callable[[Protocol], Radii], protocol: Protocol) -> Callable[[float], Radii]:
@@ -104,12 +90,6 @@ def _of_share(radii: Callable[[Protocol], Radii], protocol: Protocol) -> Callabl
         return radii(replace(protocol, lines=tuple(replace(line, share=share) for line in protocol.lines)))
 
     return of_share
-
-
-def _norms(source: Source) -> list[float] | None:
-    """The longest honest update of each round before clipping, where they were written down, all of them."""
-    known = [each.longest for each in source.rounds if each.longest is not None]
-    return known if len(known) == len(source.rounds) else None
 
 
 def _shares(largest: float | None) -> Sequence[float]:

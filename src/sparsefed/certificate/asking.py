@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparsefed.certificate.accuracy import Accuracy, accuracy
+from sparsefed.certificate.accuracy import accuracy
 from sparsefed.certificate.assumptions import Assumption
 from sparsefed.certificate.cover import Server, server_of
 from sparsefed.certificate.outcome import Certificate, certificate
 from sparsefed.certificate.protocols import WORST, omegas, protocols
-from sparsefed.certificate.smoothness import is_linear, smoothness
+from sparsefed.certificate.route import l2_route, longest
+from sparsefed.certificate.smoothness import Smoothness, is_linear, smoothness
 from sparsefed.certificate.source import Source, read, unattacked
 from sparsefed.certificate.threat import shares
 from sparsefed.config import Config
@@ -48,9 +49,10 @@ def of_source(source: Source, question: Question) -> Certificate:
     lost, losing = omegas(source, server, question.omega)
     smooth, smoothing = smoothness(source, question.c, question.estimate_c)
     found = protocols(source, server, attacking, smooth, lost)
-    predictions = accuracy(source, server, smooth, found.own)
-    rests_on = [threat, *smoothing, *([losing] if losing else []), *_lengths(predictions), *_always(source, server)]
-    return certificate(source, found, rests_on, smooth.c, predictions)
+    route = l2_route(source, server, smooth)
+    predictions = accuracy(source, smooth, route, found.own)
+    rests_on = [threat, *smoothing, *([losing] if losing else []), *_lengths(source, smooth), *_always(source, server)]
+    return certificate(source, found, route, rests_on, smooth.c, predictions)
 
 
 def to_train(found: Certificate) -> Config:
@@ -82,11 +84,11 @@ def check(question: Question) -> None:
         )
 
 
-def _lengths(predictions: Accuracy | None) -> Iterator[Assumption]:
-    if predictions is not None and predictions.measured:
+def _lengths(source: Source, smooth: Smoothness) -> Iterator[Assumption]:
+    if smooth.layer is not None and longest(source) is not None:
         said = (
-            "How long honest updates were before clipping was measured; certified accuracy uses that clipping cut none "
-            "of them where they were short enough for every attack within reach."
+            "How long honest updates were before clipping was measured; the l2 route uses that clipping cut none of "
+            "them where they were short enough for every attack within reach."
         )
         yield Assumption("honest lengths", said, "measured")
 

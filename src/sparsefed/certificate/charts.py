@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparsefed.certificate.accuracy import Accuracy
 from sparsefed.certificate.outcome import Certificate, written
+from sparsefed.certificate.route import Route, in_l1
 from sparsefed.certify import radius
 from sparsefed.certify.protocol import Protocol
 from sparsefed.report.charts import CONFIG, LEGEND, PALETTE, SIZE
@@ -43,7 +44,8 @@ def _radii(found: Certificate, capped: bool) -> alt.LayerChart:
 
     protocols = {"sparse": found.protocols.sparse, "dense": found.protocols.dense}
     given = {name: protocol for name, protocol in protocols.items() if protocol is not None}
-    theirs = {name: _by_round(protocol, _capped if capped else _recursion) for name, protocol in given.items()}
+    bound = _best(found.route) if capped else _recursion
+    theirs = {name: _by_round(protocol, bound) for name, protocol in given.items()}
     alone = {f"{name}, clipping alone": _by_round(protocol, radius.movement) for name, protocol in given.items()}
     lines = {name: points for name, points in {**theirs, **alone}.items() if points}
     ends = "; ".join(f"{name} ends at {written(points[-1][1] * math.log(10))}" for name, points in lines.items())
@@ -62,8 +64,12 @@ def _by_round(protocol: Protocol, bound: Callable[[Protocol], float]) -> list[tu
     return [(t, log / math.log(10)) for t, log in logs if math.isfinite(log)]
 
 
-def _capped(protocol: Protocol) -> float:
-    return radius.capped(protocol).log
+def _best(route: Route) -> Callable[[Protocol], float]:
+    def best(protocol: Protocol) -> float:
+        by_l2 = in_l1(route(protocol), protocol.d)
+        return min(radius.capped(protocol).log, math.inf if by_l2 is None else by_l2.log)
+
+    return best
 
 
 def _recursion(protocol: Protocol) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 from sparsefed.certificate.accuracy import Accuracy
 from sparsefed.certificate.assumptions import TITLES
 from sparsefed.certificate.outcome import Bounds, Certificate
-from sparsefed.certificate.words import NAMES, bound, verdict
+from sparsefed.certificate.words import bound, fields, verdict
 from sparsefed.certify.linear import Certified
 from sparsefed.certify.protocol import Protocol
 from sparsefed.certify.radius import Radius
@@ -45,12 +45,17 @@ def _side(found: Certificate, protocol: Protocol, bounds: Bounds) -> dict[str, A
         "rho": protocol.rho,
         "rounds": len(protocol.lines),
         "share": {"mean": sum(shares) / len(shares), "max": max(shares)},
-        "radii": {field: {"is_bound": bound(found, field), **_radius(getattr(bounds, field))} for field in NAMES},
+        "radii": {
+            field: {"is_bound": bound(found, field), **_radius(getattr(bounds, field))} for field in fields(found)
+        },
+        "best": _radius(bounds.best),
         "only_clipping": bounds.only_clipping,
     }
 
 
-def _radius(radius: Radius) -> dict[str, float | None]:
+def _radius(radius: Radius | None) -> dict[str, float | None]:
+    if radius is None:
+        return dict.fromkeys(("log", "additive", "propagation", "log10"))
     parts = {"log": radius.log, "additive": radius.additive, "propagation": radius.propagation, "log10": radius.log10}
     return {name: value if math.isfinite(value) else None for name, value in parts.items()}
 

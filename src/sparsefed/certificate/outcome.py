@@ -1,6 +1,7 @@
 """What a certificate says: every bound of `certify.radius`, for the source and its dense twin, and what they rest on.
 
-*Capped* is the number to quote: it is never above the recursion nor above what clipping alone promises (*movement*).
+*Best* is the number to quote: the capped recursion, which is never above the recursion nor above what clipping alone
+promises (*movement*), or, for one softmax layer, the l2 route where that is smaller.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from sparsefed.certificate.accuracy import Accuracy
 from sparsefed.certificate.assumptions import Assumption, Status, status
 from sparsefed.certificate.protocols import Protocols
+from sparsefed.certificate.route import Route, in_l1, no_route
 from sparsefed.certificate.source import Source
 from sparsefed.certify import radius
 from sparsefed.certify.protocol import Protocol
@@ -32,14 +34,20 @@ class Bounds:
     closed_form: Radius
     paper: Radius
     paper_is_bound: bool
+    softmax: Radius | None = None  # by the l2 route, as a distance in l1
+
+    @property
+    def best(self) -> Radius:
+        """The smallest that is a bound: the capped recursion, or the l2 route."""
+        return self.capped if self.softmax is None or self.capped.log <= self.softmax.log else self.softmax
 
     @property
     def only_clipping(self) -> bool:
         """Whether the theorem adds nothing to what clipping promises by itself."""
-        return self.capped.log >= self.movement.log - ALIKE
+        return self.best.log >= self.movement.log - ALIKE
 
 
-def bounds(protocol: Protocol) -> Bounds:
+def bounds(protocol: Protocol, route: Route = no_route) -> Bounds:
     """All of them, as logarithms."""
     moved = radius.movement(protocol)
     return Bounds(
@@ -50,6 +58,7 @@ def bounds(protocol: Protocol) -> Bounds:
         closed_form=radius.closed_form(protocol),
         paper=radius.paper_closed_form(protocol),
         paper_is_bound=radius.paper_is_bound(protocol),
+        softmax=in_l1(route(protocol), protocol.d),
     )
 
 
@@ -60,6 +69,7 @@ class Certificate:
     source: Source
     protocols: Protocols
     assumptions: tuple[Assumption, ...]
+    route: Route
     sparse: Bounds | None
     dense: Bounds
     c: float
@@ -81,15 +91,21 @@ class Certificate:
 
 
 def certificate(
-    source: Source, found: Protocols, assumptions: Sequence[Assumption], c: float, accuracy: Accuracy | None = None
+    source: Source,
+    found: Protocols,
+    route: Route,
+    assumptions: Sequence[Assumption],
+    c: float,
+    accuracy: Accuracy | None = None,
 ) -> Certificate:
     """From the protocols, every number that follows."""
     return Certificate(
         source,
         found,
         tuple(assumptions),
-        None if found.sparse is None else bounds(found.sparse),
-        bounds(found.dense),
+        route,
+        None if found.sparse is None else bounds(found.sparse, route),
+        bounds(found.dense, route),
         c,
         None if source.final is None else distances(source.experiment.theta, source.final).l1,
         accuracy,

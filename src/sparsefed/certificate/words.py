@@ -19,6 +19,7 @@ MOST_ROWS = 8  # of the table of certified accuracies
 ASSUMED = "What it rests on"
 PARTS = "additive + propagation"
 NAMES = {  # of a field of `Bounds`
+    "softmax": "softmax layer, by l2",
     "capped": "capped recursion",
     "recursion": "recursion",
     "recursion_sqrt_d": "recursion, sqrt(d)",
@@ -32,7 +33,7 @@ LEGEND = (
     "'if' means under the assumptions that were given or measured. sqrt(d): the additive term over all "
     "coordinates, as the paper has it, instead of the w = min(d, 2k) that count. Clipping alone: no two runs of "
     "updates of this length end further apart, whoever sends them. Capped: the recursion, where no round adds more "
-    "than that."
+    "than that. By l2: sqrt(d) times the l2 radius of a convex model, which needs no exponential."
 )
 
 
@@ -54,7 +55,7 @@ def verdict(found: Certificate) -> list[str]:
 
 
 def _headline(found: Certificate) -> str:
-    best, rounds = found.own.capped, len(found.source.rounds)
+    best, rounds = found.own.best, len(found.source.rounds)
     sure = {
         "certificate": "However they attack",
         "conditional": "However they attack, if the assumptions marked as given or measured hold",
@@ -78,14 +79,14 @@ def _worth(found: Certificate) -> Iterator[str]:
         if found.status == "estimate" and found.movement_status == "certificate":
             yield "That part does not need c, so this one number is a bound."
     else:
-        factor = own.movement.log - own.capped.log
+        factor = own.movement.log - own.best.log
         yield f"That is {written(factor)} times smaller than what clipping promises by itself."
     if found.travelled is not None:
         yield _travelled(found, found.travelled)
 
 
 def _travelled(found: Certificate, travelled: float) -> str:
-    own = found.own.capped.log
+    own = found.own.best.log
     apart = own - math.log(travelled) if travelled > 0 else math.inf
     moved = f"Training itself moved this run's model by {travelled:,.4g} in l1"
     if apart >= 0:
@@ -96,12 +97,12 @@ def _travelled(found: Certificate, travelled: float) -> str:
 def _gain(found: Certificate) -> Iterator[str]:
     if found.sparse is None:
         return
-    apart = found.dense.capped.log - found.sparse.capped.log
+    apart = found.dense.best.log - found.sparse.best.log
     if abs(apart) <= ALIKE:
         yield "Without top-k the radius would be the same."
     else:
         how = f"{written(abs(apart))} times {'larger' if apart > 0 else 'smaller'}"
-        yield f"Without top-k (dense) it would be {how}: {written(found.dense.capped.log)}."
+        yield f"Without top-k (dense) it would be {how}: {written(found.dense.best.log)}."
 
 
 def _predictions(found: Certificate) -> Iterator[str]:
@@ -169,12 +170,19 @@ def _warnings(found: Certificate) -> Iterator[str]:
 
 def rows(found: Certificate) -> Iterator[tuple[str, ...]]:
     """The cells of the table of radii: name, whether it is a bound, and for each protocol the radius and its parts."""
-    for field, name in NAMES.items():
-        radii = [getattr(each, field) for each in sides(found).values()]
+    for field in fields(found):
+        name, radii = NAMES[field], [getattr(each, field) for each in sides(found).values()]
         yield name, bound(found, field), *(cell for each in radii for cell in _cells(field, each))
 
 
-def _cells(field: str, radius: Radius) -> tuple[str, str]:
+def fields(found: Certificate) -> list[str]:
+    """The bounds that this certificate has."""
+    return [field for field in NAMES if any(getattr(each, field) is not None for each in sides(found).values())]
+
+
+def _cells(field: str, radius: Radius | None) -> tuple[str, str]:
+    if radius is None:
+        return "–", "–"
     number = f" ({written(radius.log)})" if radius.log < math.log(1e6) else ""
     parts = "–" if field == "movement" else f"{power(radius.additive)} + {power(radius.propagation)}"
     return power(radius.log) + number, parts
@@ -204,8 +212,9 @@ def radius_table(found: Certificate) -> Table:
     table = Table(title=escape(title(found)), title_justify="left", caption=LEGEND, caption_justify="left")
     for i, heading in enumerate(heads(found)):
         table.add_column(heading, justify="left" if i < 2 else "right")
+    best = NAMES["capped" if found.own.best == found.own.capped else "softmax"]
     for cells in rows(found):
-        table.add_row(*map(escape, cells), style="bold" if cells[0] == NAMES["capped"] else "")
+        table.add_row(*map(escape, cells), style="bold" if cells[0] == best else "")
     return table
 
 
