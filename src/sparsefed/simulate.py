@@ -94,6 +94,7 @@ def run_round(protocol: Protocol, state: ServerState) -> RoundReport:
         "cohort": len(ids),
         "attackers": int(hostile.sum()),
         "honest_norm": watch.honest,
+        "honest_longest": watch.longest,
         "attacker_norm": watch.hostile,
         "budget": budget if math.isfinite(budget) else None,
         "update_norm": float(torch.linalg.vector_norm(step.delta, dtype=torch.float64)),
@@ -127,6 +128,7 @@ class _Watch:
     """The norms that went by, as sent, and what the attackers' updates add up to, each cut to the enforced norm."""
 
     honest: float | None = None  # median
+    longest: float | None = None  # of the honest: above the enforced norm, clipping cut somebody honest
     hostile: float | None = None
     theirs: Tensor | None = None  # [d]
 
@@ -191,7 +193,7 @@ def _blocks(
                 seen.append(watched.rows())
             yield watched
             del block, watched  # its memory must be free while the next one is computed
-        watch.honest = median(norms)
+        watch.honest, watch.longest = median(norms), float(np.max(norms))  # NaN if one is
     if attack is not None and protocol.gradient is not None:
         update = attack(_knowledge(protocol, attack, state, context, len(honest), hostile, seen))
         sent = _Watched(RowsBlock(update.expand(len(hostile), -1), hostile))

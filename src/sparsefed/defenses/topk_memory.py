@@ -9,10 +9,16 @@
 The paper's two boxes disagree on the feedback: the main one adds the update (and then R never reaches the model), the
 appendix adds the momentum. They also print `R - Delta`, where the authors' code sets R to 0. Both are data here; the
 default is what the authors ran.
+
+Each round reports what the certificate and the convergence theorem ask of top-k, W being what it saw:
+
+    omega  =  |W - Delta|_1 / |W|_1          the share of the l1 mass that waits; 0 where there was none
+    delta  =  |Delta|_2^2 / |W|_2^2          the contraction: |W - Delta|_2^2 = (1 - delta) |W|_2^2; 1 where W = 0
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, get_args
 
 import torch
@@ -51,6 +57,16 @@ def topk_memory(k: int, rho: float, feedback: Feedback = "momentum", masking: Ma
         # The sums are fresh tensors of this call: writing to them writes to nobody's state.
         sums.memory[sums.indices] = 0
         sums.momentum[sums.indices] = 0 if masking == "zero" else sums.momentum[sums.indices] - chosen
-        return Flow({"momentum": sums.momentum, "memory": sums.memory}, delta)
+        return Flow({"momentum": sums.momentum, "memory": sums.memory}, delta, _kept(sums.mass, chosen))
 
     return Transform(init, step)
+
+
+def _kept(mass: Tensor, chosen: Tensor) -> Mapping[str, float]:
+    """omega and delta from (|W|_1, |W|_2^2) and the chosen coordinates of W, in float64."""
+    parts = chosen.double()
+    l1, square = mass.tolist()
+    # All of it may be chosen, and then two sums of the same numbers in another order differ in the last digit. The
+    # order of the arguments keeps a NaN a NaN.
+    omega = max(1 - float(parts.abs().sum()) / l1, 0.0) if l1 else 0.0
+    return {"omega": omega, "delta": min(float(parts @ parts) / square, 1.0) if square else 1.0}

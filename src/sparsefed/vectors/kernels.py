@@ -6,8 +6,8 @@ every coordinate, then the low 16 bits of those that share the boundary's high b
 
 Nothing is compiled at import; `cache=True` keeps what is compiled for the next process. Kernels release the GIL and
 `over_chunks` gives each a thread. Not numba's own thread pool: that one aborts the process after a fork or (in its
-fallback without OpenMP) when two threads call it at once. Counts are integers and the rest is coordinate by coordinate,
-so no result depends on the number of chunks.
+fallback without OpenMP) when two threads call it at once. Counts are integers, sums are taken tile by tile and chunks
+begin at tiles, the rest is coordinate by coordinate: so no result depends on the number of chunks.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ def compiled_fast(function: F) -> F:
 
 
 def spans(d: int) -> list[Span]:
-    """[0, d) in equal chunks, one a thread that torch may use."""
+    """[0, d) in chunks of about the same length, one a thread that torch may use; all but the end are whole tiles."""
     chunks = max(1, min(torch.get_num_threads(), d // MIN_CHUNK))
-    edges = [d * c // chunks for c in range(chunks + 1)]
-    return list(pairwise(edges))
+    edges = [d * c // chunks // TILE * TILE for c in range(chunks)]
+    return list(pairwise([*edges, d]))
 
 
 def over_chunks(work: Callable[[int, int, int], None], chunks: list[Span]) -> None:
@@ -158,6 +158,18 @@ def count_high(bits: Bits, start: int, stop: int, counts: Counts) -> None:
         counts[(b & MAGNITUDE) >> 16] += 1
 
 
+@compiled_fast
+def tile_mass(part: Float32, mass: Doubles) -> None:
+    """|part|_1 and |part|_2^2, in float64."""
+    total, square = 0.0, 0.0
+    for j in range(part.shape[0]):
+        x = np.float64(part[j])
+        total += abs(x)
+        square += x * x
+    mass[0] = total
+    mass[1] = square
+
+
 @compiled
 def accumulate_count(
     update: Float32,
@@ -171,10 +183,11 @@ def accumulate_count(
     start: int,
     stop: int,
     counts: Counts,
+    masses: Doubles,
 ) -> None:
-    """R = rho R + u; W = W + R (or + u); and the first pass over |W|, while the tile is in the cache.
+    """R = rho R + u; W = W + R (or + u); and, while the tile is in the cache, the first pass over |W| and its mass.
 
-    `new_bits` is the same memory as `new_memory`, seen as integers.
+    `new_bits` is the same memory as `new_memory`, seen as integers; `masses` has a row for each tile of the vector.
     """
     for tile in range(start, stop, TILE):
         end = min(tile + TILE, stop)
@@ -190,6 +203,7 @@ def accumulate_count(
                 w_out[i] = w[i] + u[i]
         for b in new_bits[tile:end]:
             counts[(b & MAGNITUDE) >> 16] += 1
+        tile_mass(w_out, masses[tile // TILE])
 
 
 @compiled
@@ -259,17 +273,18 @@ def topk(x: Float32, k: int) -> Index:
 
 def accumulate_topk(
     update: Float32, momentum: Float32, memory: Float32, k: int, rho: float, through_momentum: bool
-) -> tuple[Float32, Float32, Index]:
-    """New momentum, new memory (nothing masked yet) and the memory's top k, in one sweep and one collection."""
+) -> tuple[Float32, Float32, Index, Doubles]:
+    """New momentum, new memory W (nothing masked yet), its top k, and |W|_1 and |W|_2^2: a sweep and a collection."""
     chunks = spans(len(update))
     counts = np.zeros((len(chunks), HIGH_BINS), np.int64)
+    masses = np.empty((-(-len(update) // TILE), 2))
     new_momentum, new_memory = np.empty_like(update), np.empty_like(update)
     bits, factor = new_memory.view(np.uint32), np.float32(rho)
 
     def sweep(c: int, a: int, b: int) -> None:
         accumulate_count(
-            update, momentum, memory, factor, through_momentum, new_momentum, new_memory, bits, a, b, counts[c]
+            update, momentum, memory, factor, through_momentum, new_momentum, new_memory, bits, a, b, counts[c], masses
         )
 
     over_chunks(sweep, chunks)
-    return new_momentum, new_memory, select(bits, k, chunks, counts)
+    return new_momentum, new_memory, select(bits, k, chunks, counts), masses.sum(axis=0)

@@ -16,6 +16,7 @@ class Accumulated(NamedTuple):
     momentum: Tensor  # float32 [d], rho R + u
     memory: Tensor  # float32 [d], W + (the momentum, or u)
     indices: Tensor  # int64 [k], ascending: the top k of the memory
+    mass: Tensor  # float64 [2], |memory|_1 and |memory|_2^2
 
 
 def accumulate_topk(
@@ -35,8 +36,10 @@ def accumulate_topk(
 def accumulate_topk_torch(
     update: Tensor, momentum: Tensor, memory: Tensor, k: int, rho: float, through_momentum: bool
 ) -> Accumulated:
-    """The same numbers, bit for bit, in plain torch operations, for every device."""
+    """The same vectors, bit for bit, in plain torch operations, for every device; the mass to a part in 10^12."""
     # Two operations, not add(alpha=rho): that one may round once instead of twice.
     new_momentum = momentum * rho + update
     new_memory = memory + (new_momentum if through_momentum else update)
-    return Accumulated(new_momentum, new_memory, topk_indices_torch(new_memory, k))
+    lengths = [torch.linalg.vector_norm(new_memory, order, dtype=torch.float64) for order in (1, 2)]
+    mass = torch.stack([lengths[0], lengths[1] ** 2])
+    return Accumulated(new_momentum, new_memory, topk_indices_torch(new_memory, k), mass)
