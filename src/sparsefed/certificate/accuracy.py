@@ -47,12 +47,11 @@ def accuracy(source: Source, smooth: Smoothness, route: Route, protocol: Protoco
     """Certified accuracy; None where the model is not one softmax layer or has not been trained."""
     if smooth.layer is None or source.final is None or source.exceeds(protocol):
         return None
-    attacked = source.run is not None and any(each.attackers for each in source.rounds)
     points = _points(source, source.final)
     radii = _radii(route)
     of_share = _of_share(radii, protocol)
-    largest = None if attacked else linear.largest_share(points, of_share)
-    shares = [] if attacked else _shares(largest)
+    largest = None if source.attacked else linear.largest_share(points, of_share)
+    shares = [] if source.attacked else _shares(largest)
     both = radii(protocol)
     asked = Certified(max(line.share for line in protocol.lines), linear.certified_accuracy(points, both), both)
     return Accuracy(
@@ -62,7 +61,7 @@ def accuracy(source: Source, smooth: Smoothness, route: Route, protocol: Protoco
         asked=asked,
         curve=linear.curve(points, of_share, shares),
         largest=largest,
-        attacked=attacked,
+        attacked=source.attacked,
     )
 
 

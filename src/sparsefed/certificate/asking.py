@@ -44,7 +44,7 @@ def certify(
 
 def of_source(source: Source, question: Question) -> Certificate:
     """The same for what has been read."""
-    server = server_of(source)
+    server = server_of(source.config)
     attacking, threat = shares(source, question.share, question.attackers)
     lost, losing = omegas(source, server, question.omega)
     smooth, smoothing = smoothness(source, question.c, question.estimate_c)

@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sparsefed.certificate.source import Source
 from sparsefed.client.base import one_step
+from sparsefed.config import Config
 from sparsefed.config.names import regime
 from sparsefed.defenses import DEFENSES, Frame
 from sparsefed.errors import ConfigError
+from sparsefed.simulate import Protocol
 
 COVERED = "covered are sparsefed and clipping (a mean of clipped updates, one local step a device)"
 MEANS = ("clipping", "mean", "undefended")
@@ -36,10 +37,9 @@ class Server(NamedTuple):
     inside: bool  # the learning rate is in what the server receives or remembers, so it applies that as it is
 
 
-def server_of(source: Source) -> Server:
-    """The server of a source that is covered."""
-    config, params = source.config, _parameters(source)
-    name = config.defense.name
+def server_of(config: Config) -> Server:
+    """The server of a config that is covered."""
+    name, params = config.defense.name, _parameters(config)
     if name not in (*MEANS, "sparsefed"):
         _refuse(f"defense {name}", WHY.get(name, NOT_A_MEAN))
     frame = Frame(**{key: value for key, value in params.items() if key in Frame.__dataclass_fields__})
@@ -49,7 +49,6 @@ def server_of(source: Source) -> Server:
         _refuse(f"defense {name} without a clip norm", "one update can be as long as it likes, so nothing is bounded")
     if frame.clip == "quantile":
         _refuse("clip = 'quantile'", "the clip norm depends on what attackers send")
-    _refuse_several_steps(source)
     inside = config.train.mode == "fedavg" or frame.reading.lr == "inside"
     if name != "sparsefed":
         return Server(None, frame.rho, inside)
@@ -61,14 +60,14 @@ def server_of(source: Source) -> Server:
     return Server(int(params["k"]), rho, inside)
 
 
-def _parameters(source: Source) -> dict[str, Any]:
-    defense = source.config.defense
+def _parameters(config: Config) -> dict[str, Any]:
+    defense = config.defense
     usual = DEFENSES[defense.name].usual if defense.name in DEFENSES else {}
-    return {**usual, **regime(source.config), **defense.params}
+    return {**usual, **regime(config), **defense.params}
 
 
-def _refuse_several_steps(source: Source) -> None:
-    protocol = source.experiment.protocol
+def refuse_several_steps(protocol: Protocol) -> None:
+    """Who takes how many depends on how much data each device has."""
     sizes = np.diff(protocol.federation.partition.offsets)
     if protocol.device_lr and not one_step(protocol.plan, sizes):
         _refuse("several local steps", "the bound on how an honest update changes with the model is for one gradient")

@@ -82,12 +82,13 @@ class Certificate:
 
     @property
     def status(self) -> Status:
-        return status(self.assumptions)
+        """What the number to quote may be called."""
+        return self.status_of("softmax" if self.own.best is self.own.softmax else "capped")
 
-    @property
-    def movement_status(self) -> Status:
-        """Of the bound that clipping gives by itself, for which c does not matter."""
-        return status(each for each in self.assumptions if each.about != "c")
+    def status_of(self, field: str) -> Status:
+        """What one of the bounds may be called: clipping alone does not need c, and the l2 route not omega."""
+        spared = {"movement": "c", "softmax": "omega"}.get(field)
+        return status(each for each in self.assumptions if each.about != spared)
 
 
 def certificate(
@@ -128,13 +129,25 @@ def written(log: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
+def times(log: float) -> str:
+    """A factor for a person, from its natural logarithm.
+
+    >>> times(math.log(1.4444)), times(1000.0)
+    ('1.44', '10^434')
+    """
+    return f"{math.exp(log):,.3g}" if log < math.log(1000) else f"10^{log / math.log(10):,.0f}"
+
+
 def power(log: float) -> str:
     """The same as a logarithm to the base 10.
 
     >>> power(math.log(1000)), power(-math.inf)
     ('3.00', '-inf')
     """
-    return f"{_up(log / math.log(10), 2):,.2f}" if math.isfinite(log) else "-inf"
+    if not math.isfinite(log):
+        return "-inf"
+    log10 = log / math.log(10)
+    return f"{_up(log10, 0):,.0f}" if log10 >= 10_000 else f"{_up(log10, 2):,.2f}"
 
 
 def _up(value: float, decimals: int) -> float:

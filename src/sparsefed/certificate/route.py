@@ -38,13 +38,17 @@ def l2_route(source: Source, server: Server, smooth: Smoothness) -> Route:
         if given.k is not None and given.rho > 0:
             return None
         t = len(given.lines)
-        return l2_radius(given, steep[:t], free[:t], None if norms is None else norms[:t])
+        seen = norms[:t] if norms is not None and given.k == server.k else None  # of this protocol, not of its twin
+        return l2_radius(given, steep[:t], free[:t], seen)
 
     return route
 
 
 def longest(source: Source) -> list[float] | None:
-    """The longest honest update of each round before clipping, where they were written down, all of them."""
+    """The longest update of each round before clipping, where they were written down, all of them, in a run without
+    attackers: what was measured under one attack says nothing of another."""
+    if source.attacked:
+        return None
     known = [each.longest for each in source.rounds if each.longest is not None]
     return known if len(known) == len(source.rounds) else None
 

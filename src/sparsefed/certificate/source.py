@@ -12,6 +12,7 @@ from torch import Tensor
 
 from sparsefed import config as configs
 from sparsefed import data, runs
+from sparsefed.certificate.cover import refuse_several_steps, server_of
 from sparsefed.certify.protocol import Protocol
 from sparsefed.config import Config, Experiment
 from sparsefed.errors import ConfigError, RunError
@@ -49,6 +50,11 @@ class Source:
     @property
     def d(self) -> int:
         return len(self.experiment.theta)
+
+    @property
+    def attacked(self) -> bool:
+        """Whether it is a run in which somebody attacked."""
+        return self.run is not None and any(each.attackers for each in self.rounds)
 
     def exceeds(self, protocol: Protocol) -> bool:
         """Whether this was run with more attackers, in some round, than the protocol has."""
@@ -102,8 +108,11 @@ def unattacked(source: Source) -> Config:
 
 
 def _built(config: Config) -> tuple[Arrays, Experiment]:
+    server_of(config)  # what has no certificate is refused before anything is loaded
     arrays = data.load(configs.dataset(config))
-    return arrays, configs.build(config, lambda _: arrays)
+    experiment = configs.build(config, lambda _: arrays)
+    refuse_several_steps(experiment.protocol)
+    return arrays, experiment
 
 
 def _recorded(row: Mapping[str, Any]) -> Round:

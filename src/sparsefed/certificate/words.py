@@ -10,7 +10,7 @@ from rich.table import Table
 
 from sparsefed.certificate.accuracy import Accuracy
 from sparsefed.certificate.assumptions import TITLES
-from sparsefed.certificate.outcome import ALIKE, Bounds, Certificate, power, written
+from sparsefed.certificate.outcome import ALIKE, Bounds, Certificate, power, times, written
 from sparsefed.certify.radius import Radius
 from sparsefed.report.numbers import percent
 
@@ -55,16 +55,15 @@ def verdict(found: Certificate) -> list[str]:
 
 
 def _headline(found: Certificate) -> str:
-    best, rounds = found.own.best, len(found.source.rounds)
-    sure = {
-        "certificate": "However they attack",
-        "conditional": "However they attack, if the assumptions marked as given or measured hold",
-        "estimate": "Estimated, and so no promise",
+    sure, distance = {
+        "certificate": ("However they attack,", "is at most"),
+        "conditional": ("If what was given or measured holds under every attack, then", "is at most"),
+        "estimate": ("No promise, for c is only estimated:", "would be at most"),
     }[found.status]
-    after = f"after {rounds:,} rounds" + ("" if found.source.finished else " (of an unfinished run: the rounds done)")
+    done = "" if found.source.finished else " (of an unfinished run: the rounds done)"
     return (
-        f"{sure}: {after} the model is at most {written(best.log)} in l1 from the one that the same devices would have "
-        "trained without attackers."
+        f"{sure} after {len(found.source.rounds):,} rounds{done} the model {distance} {written(found.own.best.log)} in "
+        "l1 from the one that the same devices would have trained without attackers."
     )
 
 
@@ -76,11 +75,11 @@ def _worth(found: Certificate) -> Iterator[str]:
             "The theorem says nothing here that clipping does not say by itself: no two runs of updates of this length "
             "end further apart."
         )
-        if found.status == "estimate" and found.movement_status == "certificate":
+        if found.status == "estimate" and found.status_of("movement") == "certificate":
             yield "That part does not need c, so this one number is a bound."
     else:
         factor = own.movement.log - own.best.log
-        yield f"That is {written(factor)} times smaller than what clipping promises by itself."
+        yield f"That is {times(factor)} times smaller than what clipping promises by itself."
     if found.travelled is not None:
         yield _travelled(found, found.travelled)
 
@@ -101,7 +100,7 @@ def _gain(found: Certificate) -> Iterator[str]:
     if abs(apart) <= ALIKE:
         yield "Without top-k the radius would be the same."
     else:
-        how = f"{written(abs(apart))} times {'larger' if apart > 0 else 'smaller'}"
+        how = f"{times(abs(apart))} times {'larger' if apart > 0 else 'smaller'}"
         yield f"Without top-k (dense) it would be {how}: {written(found.dense.best.log)}."
 
 
@@ -192,8 +191,7 @@ def bound(found: Certificate, field: str) -> str:
     """Whether the number is one."""
     if field == "paper" and not found.own.paper_is_bound:
         return "NO"
-    status = found.movement_status if field == "movement" else found.status
-    return {"certificate": "yes", "conditional": "if", "estimate": "estimate"}[status]
+    return {"certificate": "yes", "conditional": "if", "estimate": "estimate"}[found.status_of(field)]
 
 
 def sides(found: Certificate) -> dict[str, Bounds]:
@@ -211,7 +209,7 @@ def radius_table(found: Certificate) -> Table:
     """Every radius, of the source and of its dense twin."""
     table = Table(title=escape(title(found)), title_justify="left", caption=LEGEND, caption_justify="left")
     for i, heading in enumerate(heads(found)):
-        table.add_column(heading, justify="left" if i < 2 else "right")
+        table.add_column(heading, justify="left" if i < 2 else "right", overflow="fold")
     best = NAMES["capped" if found.own.best == found.own.capped else "softmax"]
     for cells in rows(found):
         table.add_row(*map(escape, cells), style="bold" if cells[0] == best else "")
