@@ -933,6 +933,74 @@ class LocalTopkTwin:
         return mean
 
 
+# --- certified accuracy of a softmax layer ---------------------------------------------------------------------------
+
+
+def softmax_constants(devices: Sequence[Sequence[Vector]]) -> tuple[float, float, float, float, float]:
+    """(c, column_l1, column_l2, smooth, longest) of devices that own these inputs: the worst device, term by term."""
+    c = l1 = l2 = smooth = longest = 0.0
+    for owned in devices:
+        for x in owned:
+            longest = max(longest, norm(x))
+        for j in range(len(owned[0]) if owned else 0):
+            c = max(c, sum(x[j] ** 2 for x in owned) / len(owned) / 4)
+            l1 = max(l1, sum(sum(abs(v) for v in x) * abs(x[j]) for x in owned) / len(owned) / 2)
+            l2 = max(l2, sum(norm(x) * abs(x[j]) for x in owned) / len(owned) * math.sqrt(2) / 4)
+        smooth = max(smooth, largest_eigenvalue(owned) / 2 if owned else 0.0)
+    return c, l1, l2, smooth, longest
+
+
+def largest_eigenvalue(owned: Sequence[Vector]) -> float:
+    """Of mean x x^T: power iteration from every axis."""
+    size, found = len(owned[0]), 0.0
+    matrix = [[sum(x[i] * x[j] for x in owned) / len(owned) for j in range(size)] for i in range(size)]
+    for axis in range(size):
+        v = [1.0 if i == axis else 0.0 for i in range(size)]
+        for _ in range(300):
+            v = [sum(row[j] * v[j] for j in range(size)) for row in matrix]
+            length = norm(v)
+            if length == 0:
+                break
+            found = max(found, length)
+            v = [value / length for value in v]
+    return found
+
+
+def l2_distance(
+    rounds: Sequence[tuple[float, float, float, float, float, float | None]], d: int, k: int | None, rho: float
+) -> float:
+    """How far apart two runs can be: for rounds (rate, clip norm, share, smooth, norm that no honest update exceeds,
+    the longest that was measured or None)."""
+    virtual = push = memory = rate_before = 0.0
+    left = math.sqrt(1 - k / d) if k is not None else 0.0
+    attacked = False
+    for rate, clip_norm, share, smooth, free, measured in rounds:
+        attacked = attacked or share > 0
+        if attacked:
+            apart = virtual + 2 * rate_before * memory
+            bites = free > clip_norm and (measured is None or measured + smooth * apart > clip_norm)
+            grows = rho > 0 or rate * smooth > 2 or bites
+            replaced = min(clip_norm, free) if measured is None else min(clip_norm, free, measured)
+            differ = smooth * (apart if grows else 2 * rate_before * memory) + share * (clip_norm + replaced)
+            push = rho * push + min(clip_norm + replaced, differ)
+            virtual += rate * push + 2 * abs(rate - rate_before) * memory
+        memory = left * (memory + clip_norm)
+        rate_before = rate
+    return virtual + 2 * rate_before * memory if attacked else 0.0
+
+
+def surely_right(
+    weights: Sequence[Vector], inputs: Sequence[Vector], labels: Sequence[int], r1: float, r2: float
+) -> float:
+    """The share of points whose label beats every other class by more than any change within the radii can take."""
+    count = 0
+    for x, label in zip(inputs, labels, strict=True):
+        scores = [sum(w * v for w, v in zip(row, x, strict=True)) for row in weights]
+        takes = min(max(abs(v) for v in x) * r1, math.sqrt(2) * norm(x) * r2)
+        count += all(scores[label] - scores[j] > takes for j in range(len(scores)) if j != label)
+    return count / len(labels)
+
+
 # --- augmentation ----------------------------------------------------------------------------------------------------
 
 

@@ -5,17 +5,17 @@ and in l2 by the recursion here, which needs no exponential. Cross-entropy of a 
 that a step of gradient descent with rate <= 2/smooth brings two models no further apart (it is non-expansive), and
 attackers who hold a share s_t of updates of norm L_t move them by what they send and by no more:
 
-    |theta_T - theta_T^benign|_2  <=  sum_t lambda_t 2 s_t L_t.
+    |theta_T - theta_T^benign|_2  <=  sum_t lambda_t s_t (L_t + l_t)  <=  sum_t lambda_t 2 s_t L_t
 
-That needs honest updates that clipping does not cut. Where it may, and with momentum, differences grow by
-1 + lambda_t smooth a round, until 2 L_t a round is the smaller bound.
+with l_t <= L_t the longest honest update that they replace. That needs honest updates that clipping does not cut. Where
+it may, and with momentum, differences grow by 1 + lambda_t smooth a round, until L_t + l_t is the smaller bound.
 
 Top-k with memory (rho = 0) is followed through theta~_t = theta_t - lambda_t W_t, the model that has applied all that
 it received (Stich et al. 2018; Karimireddy et al. 2019): it moves by -lambda_t u_t like a dense one, with gradients
 taken |lambda W|_2 away. The memory is bounded by clipping alone, |W_t|_2 <= sqrt(1 - k/d) (|W_(t-1)|_2 + L_t), for
 every attack: nothing about omega is assumed or measured. With V_t = |theta~_t - theta~_t^benign|_2,
 
-    V_t  <=  V_(t-1) + lambda_t (2 s_t L_t + 2 smooth lambda_(t-1) M_(t-1)) + 2 |lambda_t - lambda_(t-1)| M_(t-1)
+    V_t  <=  V_(t-1) + lambda_t (s_t (L_t + l_t) + 2 smooth lambda_(t-1) M_(t-1)) + 2 |lambda_t - lambda_(t-1)| M_(t-1)
     |theta_t - theta_t^benign|_2  <=  V_t + 2 lambda_t M_t,        M_t = sqrt(1 - k/d) (M_(t-1) + L_t).
 
 A point's margin between two classes moves by at most |x|_inf R_1 and sqrt(2) |x|_2 R_2 (x with the bias's 1). All of
@@ -56,8 +56,8 @@ def l2_radius(
 
     `smooth`: the largest l2 change of a device's update (before clipping) for a unit of l2 change in the model.
     `free`: the norm that no honest update exceeds at any model (`clip_free`; times the rate where updates hold it).
-    `norms`: the largest norm in the cohort of the honest run before clipping, where it was measured. The same device
-    sends at most smooth * distance more in the attacked run, so that clipping is known not to cut where L_t is above.
+    `norms`: the largest norm in the cohort of the honest run before clipping, where it was measured. It is l_t, and the
+    same device sends at most smooth * distance more in the attacked run: clipping does not cut where L_t is above.
 
     *Departures*: a line's `growth` and `omega` are not used, they are of the l1 recursion.
     """
@@ -192,7 +192,7 @@ def _followed(
         if attacked:
             apart = _Apart(virtual, _log(2 * before * memory))
             still = protocol.rho == 0 and line.rate * steep <= 2 and _uncut(line, steep, longest, norm, apart)
-            pushed = _sum(_log(protocol.rho) + pushed, _difference(line, steep, apart, still))
+            pushed = _sum(_log(protocol.rho) + pushed, _difference(line, steep, min(longest, norm), apart, still))
             turned = _log(2 * abs(line.rate - before) * memory)
             virtual = _sum(virtual, _log(line.rate) + pushed, turned)
         memory, before = left * (memory + line.clip_norm), line.rate
@@ -216,10 +216,11 @@ def _uncut(line: Line, steep: float, longest: float, norm: float, apart: _Apart)
     return longest <= line.clip_norm or (room >= 0 and _log(steep) + apart.all <= _log(room))
 
 
-def _difference(line: Line, steep: float, apart: _Apart, still: bool) -> float:
-    """What the two means of updates can differ by, beyond what a non-expansive step takes back: 2 L at the most."""
-    sent = _log(2 * line.share * line.clip_norm)
-    return min(_log(2 * line.clip_norm), _sum(_log(steep) + (apart.waiting if still else apart.all), sent))
+def _difference(line: Line, steep: float, honest: float, apart: _Apart, still: bool) -> float:
+    """What the two means of updates can differ by, beyond what a non-expansive step takes back; an honest update that
+    is replaced is no longer than `honest`, and its replacement no longer than L."""
+    reach = line.clip_norm + min(line.clip_norm, honest)
+    return min(_log(reach), _sum(_log(steep) + (apart.waiting if still else apart.all), _log(line.share * reach)))
 
 
 def _check(protocol: Protocol, smooth: Sequence[float], free: Sequence[float], norms: Sequence[float] | None) -> None:

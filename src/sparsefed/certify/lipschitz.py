@@ -223,7 +223,8 @@ def estimate_c(
     for number, theta in enumerate(thetas):
         draw = rng(seed, "curvature", number)
         first = int(gradient(theta).abs().argmax())
-        for j in [first, *draw.integers(len(theta), size=starts - 1).tolist()]:
+        others = draw.choice(len(theta), min(starts - 1, len(theta)), replace=False).tolist()
+        for j in [first, *others]:
             value, columns = _searched(gradient, theta, j, climbs, step)
             found, samples = max(found, value), samples + columns * len(theta)
     return Estimate(found, samples)
