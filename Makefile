@@ -41,6 +41,7 @@ bench: $(STAMP)  ## the benchmarks (ratios against named references); wants an i
 	@$(BIN)/python -m benchmarks.footprint --json runs/bench-footprint.json
 	@$(BIN)/python -m benchmarks.augmentation --json runs/bench-augmentation.json
 	@$(BIN)/python -m benchmarks.loading --json runs/bench-loading.json
+	@$(BIN)/python -m benchmarks.recording --json runs/bench-recording.json
 
 .PHONY: peers
 PEERS := .venv-peers

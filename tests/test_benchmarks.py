@@ -21,12 +21,16 @@ from benchmarks.local_training import clipped_round
 from benchmarks.machine import Clock, others_share, read_clock
 from benchmarks.outcome import Bar, Row
 from benchmarks.peers import VENV, pfl_research, python_of
+from benchmarks.recording import silent_memory
 from benchmarks.round_process import CLEAR, STATUS, forget_peak, resident
 from benchmarks.timing import Contestant, excess, interleaved, ratio, spread
 from benchmarks.workers import ROOT, WorkerError, worker
 
 from sparsefed import data
 from sparsefed.client import fused, local, loop
+from sparsefed.defenses.topk_memory import topk_memory
+from sparsefed.rng import rng
+from sparsefed.types import Context
 
 needs_linux = pytest.mark.skipif(not CLEAR.exists(), reason="memory is read from Linux's /proc")
 
@@ -254,6 +258,21 @@ def test_attacks_runs_and_writes_its_numbers(tmp_path: Path) -> None:
     found = results(tmp_path / "k.json")
     assert {what for what, _ in found} == {f"{name} / honest" for name in TIMED}
     assert all(row["median"] > 0 for row in found.values())
+
+
+def test_recording_runs_and_writes_its_numbers(tmp_path: Path) -> None:
+    run("benchmarks.recording", "--quick", "--repeats", "2", "--json", f"{tmp_path}/r.json")
+    found = results(tmp_path / "r.json")
+    assert {"recording / without", "recording / torch.add", "without / torch.add"} <= {what for what, _ in found}
+
+
+def test_without_recording_the_same_is_computed() -> None:
+    vectors = [torch.from_numpy(rng(i, "recording").normal(size=5000).astype(np.float32)) for i in range(3)]
+    state = {"momentum": vectors[0], "memory": vectors[1]}
+    ours, bare = (make(40, 0.9).step(state, vectors[2], Context(1, 0.1)) for make in (topk_memory, silent_memory))
+    assert torch.equal(ours.vector, bare.vector)
+    assert all(torch.equal(ours.state[key], bare.state[key]) for key in state)
+    assert ours.stats and not bare.stats
 
 
 def test_augmentation_runs_and_writes_its_numbers(tmp_path: Path) -> None:

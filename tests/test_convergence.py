@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,10 +14,18 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
+from sparsefed import config as configs
+from sparsefed import data
+from sparsefed.certificate import convergence_page
+from sparsefed.certificate.convergence import Convergence, check, measure
 from sparsefed.certify.convergence import Descent, corollary, derived, memories, printed, sharp, terms, worst_delta
+from sparsefed.config import Config
 from sparsefed.defenses import build
 from sparsefed.errors import ConfigError
+from sparsefed.report.files import picture
+from sparsefed.report.numbers import length
 from sparsefed.rng import rng
 from sparsefed.types import Context
 from sparsefed.vectors import as_blocks
@@ -244,3 +254,173 @@ def test_top_k_is_no_worse_than_its_worst_contraction() -> None:
     assert worst_delta(100, 25) == 0.25
     flat = [1.0] * 100
     assert sum(flat[i] ** 2 for i in reference.topk(flat, 25)) / 100 == 0.25
+
+
+# --- measured --------------------------------------------------------------------------------------------------------
+
+
+def settings_of(**changes: Any) -> Config:
+    tables: dict[str, Any] = {
+        "rounds": 400,
+        "evaluate_every": 50,
+        "data": {"name": "digits", "partition": "one_class", "devices": 90},
+        "model": {"name": "softmax"},
+        "train": {"cohort": 30, "lr": 0.01, "schedule": "constant", "sampling": "uniform", "weight_decay": 0.0},
+        "defense": {"name": "sparsefed", "k": 150, "rho": 0.0, "clip_norm": math.inf},
+    }
+    for path, value in changes.items():
+        table, key = path.split("__")
+        tables[table] = tables.get(table, {}) | {key: value}
+    return configs.parse(tables)
+
+
+@pytest.fixture(scope="module")
+def found() -> Convergence:
+    return measure(settings_of())
+
+
+def autograd(theta: Tensor) -> tuple[float, Tensor, list[Tensor]]:
+    """f, grad f and every device's gradient at a model, by torch, in float64, a device at a time."""
+    arrays = data.load("digits")
+    federation = configs.build(settings_of()).protocol.federation
+    layer = theta.double().requires_grad_()
+    losses = []
+    for device in range(federation.device_count):
+        batch = federation.gather(np.array([device]))
+        x = ((batch.x.double() / 255 - arrays.mean[0]) / arrays.std[0]).flatten(1)
+        losses.append(torch.nn.functional.cross_entropy(x @ layer[:640].view(10, 64).T + layer[640:], batch.y))
+    each = [torch.autograd.grad(loss, layer, retain_graph=True)[0] for loss in losses]
+    f = torch.stack(losses).mean()
+    return float(f.detach()), torch.autograd.grad(f, layer)[0], each
+
+
+def test_what_is_looked_at_is_the_objective_of_uniform_cohorts(found: Convergence) -> None:
+    loss, gradient, each = autograd(configs.build(settings_of()).theta)
+    point = found.points[0]
+    assert point.loss == pytest.approx(loss, rel=1e-6)
+    assert point.gradient == pytest.approx(float(gradient @ gradient), rel=1e-5)
+    torch.testing.assert_close(torch.stack(each).mean(0), gradient)
+    draws = rng(1, "cohorts")
+    squares = [
+        float((torch.stack([each[i] for i in draws.choice(90, 30, replace=False)]).mean(0) ** 2).sum())
+        for _ in range(4000)
+    ]
+    assert point.moment == pytest.approx(np.mean(squares), rel=0.02)
+
+
+def test_the_smoothness_is_never_exceeded_and_nearly_reached(found: Convergence) -> None:
+    """The largest curvature over many models: two classes equally likely, all others out of reach."""
+    federation, arrays = configs.build(settings_of()).protocol.federation, data.load("digits")
+    batch = federation.gather(np.arange(90))
+    x = torch.cat([((batch.x.double() / 255 - arrays.mean[0]) / arrays.std[0]).flatten(1), torch.ones(1500, 1)], 1)
+    v = torch.from_numpy(np.repeat(1 / (90 * batch.sizes), batch.sizes))
+    direction = torch.linalg.eigh((x * v[:, None]).T @ x).eigenvectors[:, -1]
+    pair = torch.zeros(10, dtype=torch.float64)
+    pair[0], pair[1] = math.sqrt(0.5), -math.sqrt(0.5)
+
+    def curvature(layer: Tensor, side: Tensor) -> float:
+        p = torch.softmax(x @ layer.T, 1)
+        along = (x @ direction)[:, None] * side
+        return float((v * ((p * along**2).sum(1) - (p * along).sum(1) ** 2)).sum())
+
+    out_of_reach = torch.zeros(10, 65, dtype=torch.float64)
+    out_of_reach[2:, -1] = -40.0
+    assert curvature(out_of_reach, pair) == pytest.approx(found.proven.smoothness, rel=1e-6)
+    for seed in range(50):
+        layer, side = (torch.from_numpy(rng(seed, "layer").normal(size=size)) for size in ((10, 65), 10))
+        assert curvature(layer, side / side.norm()) <= found.proven.smoothness
+
+
+def test_the_moment_for_every_model_is_never_exceeded(found: Convergence) -> None:
+    for size in (0.0, 0.1, 3.0, 100.0):
+        theta = size * torch.from_numpy(rng(4, "models").normal(size=650).astype(np.float32))
+        _, gradient, each = autograd(theta)
+        square, mean_square = float(gradient @ gradient), float((torch.stack(each) ** 2).sum() / 90)
+        phi = 60 / (30 * 89)
+        assert phi * mean_square + (1 - phi) * square <= found.proven.moment
+    assert found.measured.moment < found.proven.moment
+
+
+def test_a_run_stays_below_its_bounds_and_they_come_to_say_something(found: Convergence) -> None:
+    assert len(found.deltas) == 400 and all(150 / 650 <= delta < 1 for delta in found.deltas)
+    assert [point.rounds for point in found.points] == sorted({*range(0, 401, 50), 1, 2, 5, 10, 20})
+    plain = [derived(found.measured, min(found.deltas), rounds) for rounds in range(1, 401)]
+    for least, bound, worst, whole in zip(found.least, found.bound, found.worst, plain, strict=True):
+        assert least <= bound <= min(worst, whole)
+    assert found.least[0] == found.points[0].gradient and found.least[-1] == found.points[-2].gradient
+    assert found.bound[-1] < found.bound[0] and found.says_something_from(found.bound) is not None
+
+
+def test_with_all_devices_every_round_the_bound_holds_for_sure() -> None:
+    """No chance is left: the gradient is the objective's, and the run is the expectation."""
+    whole = measure(settings_of(train__cohort=90, train__lr=0.02))
+    assert whole.points[3].moment == pytest.approx(whole.points[3].gradient)
+    seen = [point for point in whole.points if point.rounds < 400]
+    assert all(least <= bound for least, bound in zip(whole.least, whole.bound, strict=True))
+    assert np.mean([point.gradient for point in seen]) <= whole.bound[-1]
+
+
+def test_the_rounds_are_those_of_a_run(found: Convergence) -> None:
+    built = configs.build(settings_of())
+    some = islice(built.reports(built.begin()), 20)
+    assert tuple(report.metrics["delta"] for report in some) == found.deltas[:20]
+
+
+def test_progress_is_told() -> None:
+    seen: list[tuple[int, int]] = []
+    measure(
+        settings_of(data__devices=20, train__cohort=2).model_copy(update={"rounds": 3}),
+        lambda done, rounds: seen.append((done, rounds)),
+    )
+    assert seen == [(t, 3) for t in range(1, 4)]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"model__name": "mlp"}, "model.name is 'mlp'.*'softmax'"),
+        ({"defense__rho": 0.9}, "defense.rho is 0.9.*for 0.0"),
+        ({"train__sampling": "epoch"}, "train.sampling is 'epoch'.*'uniform'"),
+        ({"train__schedule": "cosine"}, "'constant'"),
+        ({"train__weight_decay": 1e-4}, "train.weight_decay is 0.0001"),
+        ({"train__mode": "fedavg"}, "'uncompressed'"),
+        ({"defense__pre": [{"name": "nnm", "f": 1}]}, r"defense.pre is \[\{'name': 'nnm'"),
+        ({"defense__clip_norm": 0.01}, "round 1 clipped or dropped.*clip_norm = inf"),
+        ({"threat__count": 3, "attack__name": "sign_flip"}, "without attackers; set attack = false"),
+    ],
+)
+def test_what_the_theorem_does_not_speak_of_is_refused(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        measure(settings_of(**change))
+
+
+def test_the_default_momentum_is_refused() -> None:
+    config = configs.parse(
+        {"model": {"name": "softmax"}, "data": {"name": "digits"}, "defense": {"name": "sparsefed", "k": 5}}
+    )
+    with pytest.raises(ConfigError, match=r"defense\.rho is 0\.9"):
+        check(config)
+
+
+# --- told ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_page_tells_what_was_found(found: Convergence, tmp_path: Path) -> None:
+    (path,) = convergence_page.save(found, tmp_path / "new")
+    text = path.read_text()
+    assert path.name == "convergence.html" and "<h1>SparseFed convergence</h1>" in text
+    for row in convergence_page.rows(found):
+        assert all(f"<td>{cell}</td>" in text for cell in row[1:])
+    assert [row[0] for row in convergence_page.rows(found)] == ["1", "2", "5", "10", "20", "50", "100", "200", "400"]
+    said = convergence_page.sentences(found)
+    assert f"at most {length(found.bound[-1])} with what was measured" in said[0]
+    assert f"from round {found.says_something_from(found.bound)} on with what was measured" in said[1]
+
+
+def test_the_chart_draws_every_curve_and_the_start(found: Convergence) -> None:
+    spec = convergence_page.chart(found).to_dict()
+    data_of = [layer["data"].get("values") or spec["datasets"][layer["data"]["name"]] for layer in spec["layer"]]
+    lines = {value["line"] for value in data_of[0]}
+    assert lines == set(convergence_page.HEAD[1:])
+    assert data_of[1][0]["value"] == pytest.approx(found.points[0].gradient, rel=1e-3)
+    assert picture(convergence_page.chart(found), "png").startswith(b"\x89PNG")

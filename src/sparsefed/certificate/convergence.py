@@ -19,7 +19,7 @@ moment are on the way no worse than was seen. The theorem speaks of an expectati
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -35,6 +35,7 @@ from sparsefed.certify.convergence import Descent, printed, sharp, worst_delta
 from sparsefed.client import Cohort, LocalStep
 from sparsefed.config import Config, Experiment
 from sparsefed.errors import ConfigError
+from sparsefed.report.charts import log_ticks
 from sparsefed.simulate import Metrics, run_round
 from sparsefed.task import image_normaliser
 from sparsefed.types import Batch
@@ -55,7 +56,11 @@ class Point:
 
 @dataclass(frozen=True)
 class Convergence:
-    """What was measured, and what the theorem says of it; curves are by the number of rounds R = 1, 2, ..."""
+    """What was measured, and what the theorem says of it.
+
+    Curves are by the number of rounds R = 1, 2, ..., of the least |grad f|^2 before round R: what bounded it once goes
+    on to bound it, so none of them rises.
+    """
 
     config: Config
     d: int
@@ -68,12 +73,12 @@ class Convergence:
     @cached_property
     def bound(self) -> list[float]:
         """With contraction and moment as measured."""
-        return [*map(float, sharp(self.measured, self.deltas))]
+        return _never_rising(sharp(self.measured, self.deltas))
 
     @cached_property
     def worst(self) -> list[float]:
         """With nothing measured but f at the start."""
-        return [*map(float, sharp(self.proven, [worst_delta(self.d, self.k)] * len(self.deltas)))]
+        return _never_rising(sharp(self.proven, [worst_delta(self.d, self.k)] * len(self.deltas)))
 
     @cached_property
     def as_printed(self) -> list[float]:
@@ -83,9 +88,9 @@ class Convergence:
 
     @cached_property
     def least(self) -> list[float]:
-        """The least |grad f|^2 among the models that were looked at before round R; no less than that of all."""
+        """Among the models that were looked at; no less than among all."""
         at = {point.rounds: point.gradient for point in self.points}
-        return [*accumulate((at.get(done, math.inf) for done in range(len(self.deltas))), min)]
+        return _never_rising(at.get(done, math.inf) for done in range(len(self.deltas)))
 
     def says_something_from(self, bound: list[float]) -> int | None:
         """The first number of rounds at which a bound is below |grad f|^2 at the start: until then it is vacuous."""
@@ -93,19 +98,25 @@ class Convergence:
         return next((rounds for rounds, value in enumerate(bound, 1) if value < start), None)
 
 
+def _never_rising(values: Iterable[float]) -> list[float]:
+    return [*accumulate(map(float, values), min)]
+
+
 def measure(config: Config, watch: Watch = lambda done, rounds: None) -> Convergence:  # noqa: ARG005
-    """Train as the config says; at the start and every `evaluate_every` rounds look at f and all its gradients."""
+    """Train as the config says; look at f and all its gradients before round 1, every `evaluate_every` rounds, and
+    more often in the beginning."""
     check(config)
     arrays = data.load(configs.dataset(config))
     experiment = configs.build(config, lambda _: arrays)
     look = _looker(experiment, image_normaliser(arrays.mean, arrays.std))
     state, deltas = experiment.begin(), []
     points = [look.at(state.theta, 0)]
+    often = {*log_ticks(1, config.rounds), config.rounds}
     while state.round < config.rounds:
         report = run_round(experiment.protocol, state)
         state = report.state
         deltas.append(_contraction(report.metrics))
-        if state.round % config.evaluate_every == 0 or state.round == config.rounds:
+        if state.round % config.evaluate_every == 0 or state.round in often:
             points.append(look.at(state.theta, state.round))
         watch(state.round, config.rounds)
     moment = max(point.moment for point in points)

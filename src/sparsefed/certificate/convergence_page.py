@@ -10,7 +10,7 @@ from sparsefed import config as configs
 from sparsefed import runs, toml
 from sparsefed.certificate.convergence import Convergence
 from sparsefed.certify.convergence import terms, worst_delta
-from sparsefed.report.charts import CONFIG, LEGEND, SIZE, Stroke, log_ticks
+from sparsefed.report.charts import CONFIG, INK, LEGEND, SIZE, Stroke, log_ticks
 from sparsefed.report.markup import element, folded, joined, table
 from sparsefed.report.numbers import length, significant
 from sparsefed.report.page import figure, sheet
@@ -31,11 +31,11 @@ START = "At the start"
 MOST_POINTS = 120  # of a line: evenly spaced on a logarithmic axis
 RULES = (
     f"f is the mean over the devices of each one's mean loss. Least {GRADIENT} so far: among the models that were "
-    "looked at, so no less than among all. Bounds are on the mean, and so on the least, of its expectation over the "
-    "cohorts; a run is one draw. Measured: with each round's contraction δ, and with the largest E‖g‖² at the models that were "
-    "looked at; it holds if neither is worse on the way. Nothing measured: δ = k/d and an E‖g‖² that no model exceeds. "
-    "As printed: the paper's theorem with the least δ; its noise term is half of what its proof gives, and there are "
-    "compressors for which it is exceeded."
+    "looked at, so no less than among all. Bounds are on the least of its expectations over the cohorts; a run is one "
+    "draw. Measured: with each round's contraction δ, and with the largest E‖g‖² at the models that were looked at; it "
+    "holds if neither is worse on the way. Nothing measured: δ = k/d and an E‖g‖² that no model exceeds. As printed: "
+    "the paper's theorem with the least δ; its noise term is half of what its proof gives, and there are compressors "
+    "for which it is exceeded."
 )
 
 
@@ -62,8 +62,8 @@ def _news(found: Convergence) -> str:
     told = []
     for name, bound in (("with what was measured", found.bound), ("with nothing measured", found.worst)):
         first = found.says_something_from(bound)
-        told.append(f"{name} {'never' if first is None else f'from round {first:,} on'}")
-    return f"It says something, being below {start}: {', '.join(told)}."
+        told.append(f"{'never' if first is None else f'from round {first:,} on'} {name}")
+    return f"A bound says something once it is below {start}: {', '.join(told)}."
 
 
 def curves(found: Convergence) -> Mapping[str, list[float]]:
@@ -83,9 +83,12 @@ def chart(found: Convergence) -> alt.LayerChart:
     import altair as alt
 
     lines, last = curves(found), len(found.deltas)
-    kept = sorted({round(last ** (i / MOST_POINTS)) for i in range(MOST_POINTS + 1)})
-    values = [
-        {"line": name, "rounds": r, "value": significant(line[r - 1])} for name, line in lines.items() for r in kept
+    even = sorted({round(last ** (i / MOST_POINTS)) for i in range(MOST_POINTS + 1)})
+    looked = sorted({last, *(point.rounds + 1 for point in found.points[:-1])})
+    values: list[dict[str, Any]] = [
+        {"line": name, "rounds": r, "value": significant(line[r - 1])}
+        for name, line in lines.items()
+        for r in (looked if name == HEAD[1] else even)
     ]
     low, high = (significant(f(v["value"] for v in values) * by) for f, by in ((min, 0.8), (max, 1.25)))
     x = alt.X("rounds:Q", title="Rounds (log)", **_log(1, max(last, 2)))
@@ -117,10 +120,10 @@ def _start(found: Convergence, low: float, high: float) -> list[alt.Chart]:
     value = significant(found.points[0].gradient)
     if not low < value < high:
         return []
-    data = alt.Chart(alt.InlineData(values=[{"value": value, "said": START, "rounds": len(found.deltas)}]))
+    data = alt.Chart(alt.InlineData(values=[{"value": value, "said": START, "rounds": 1}]))
     y = alt.Y("value:Q")
     rule = data.mark_rule(color="#7f7f7f", strokeWidth=1).encode(y=y)
-    text = data.mark_text(align="right", dy=-6, color="#5f6670").encode(x="rounds:Q", y=y, text="said:N")
+    text = data.mark_text(align="left", dx=6, dy=-8, color=INK).encode(x="rounds:Q", y=y, text="said:N")
     return [rule, text]
 
 
