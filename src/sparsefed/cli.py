@@ -369,6 +369,9 @@ def certify(
     estimate_c: Annotated[bool, typer.Option("--estimate-c", help="Search c; then nothing is a certificate.")] = False,
     omega: Annotated[str, typer.Option(help="What top-k leaves of l1 mass: worst, measured (runs) or X.")] = "worst",
     train: Annotated[bool, typer.Option("--train", help="Train a config without attackers, for its accuracy.")] = False,
+    convergence: Annotated[
+        bool, typer.Option("--convergence", help="Instead, train and compare with the convergence theorem.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
     out: Annotated[Path | None, typer.Option(metavar="PAGE.html", help="Also as a page with charts.")] = None,
     set_: Overrides = None,
@@ -381,6 +384,9 @@ def certify(
     """
     from sparsefed import certificate
 
+    if convergence:
+        _converge(source, set_ or [], out)
+        return
     question = certificate.Question(share, attackers, c, estimate_c, omega)
     found = certificate.certify(source, question, set_ or [])
     if train:
@@ -394,6 +400,17 @@ def certify(
         console.print(*certificate.tables(found), sep="\n")
     if out is not None:
         (errors if as_json else console).print(f"wrote [bold]{escape(str(certificate.save(found, out)))}[/bold]")
+
+
+def _converge(source: Path, overrides: list[str], out: Path | None) -> None:
+    from sparsefed.certificate import following
+
+    found = following.follow(source, overrides, console)
+    for sentence in following.sentences(found):
+        _say(escape(sentence))
+    console.print(following.convergence_table(found))
+    if out is not None:
+        _say(f"wrote [bold]{escape(str(following.save_convergence(found, out)))}[/bold]")
 
 
 def _trained_once(config: Config, shown: Console) -> Path:
