@@ -209,7 +209,7 @@ def demo(
     _write_report(list(folders), out / "report.html", "html")
 
 
-def _train(plans: list[Plan]) -> None:
+def _train(plans: list[Plan], shown: Console = console) -> None:
     """Run one after the other under one progress view, after all have been built: what cannot work fails at once."""
     from sparsefed import config as configs
     from sparsefed.progress import RunView
@@ -221,7 +221,7 @@ def _train(plans: list[Plan]) -> None:
     try:
         with _ended_politely():
             experiments = configs.build_all([plan.config for plan in plans])
-            with RunView(console, {plan.title: plan.config.rounds for plan in plans}) as view:
+            with RunView(shown, {plan.title: plan.config.rounds for plan in plans}) as view:
                 for plan, experiment in zip(plans, experiments, strict=True):
                     reached = plan.folder
                     _run_one(plan, experiment, view)
@@ -457,6 +457,73 @@ def _probed(outcome: Outcome, folder: Path) -> Outcome:
     todo = runs.unfinished({path: configs.dump(each) for path, each in every.items()})
     _train([Plan(every[path], path, create) for path, create in todo.items()])
     return replace(outcome, probes=choosing.results(wanted))
+
+
+@app.command()
+def certify(
+    source: Annotated[
+        Path, typer.Argument(metavar="SOURCE", help="A config in TOML, or a run folder.", show_default=False)
+    ],
+    share: Annotated[float | None, typer.Option(help="Attackers' share of each round's updates.")] = None,
+    attackers: Annotated[int | None, typer.Option(help="Attackers in each round.")] = None,
+    c: Annotated[float | None, typer.Option(help="How fast a coordinate of a device's gradient can change.")] = None,
+    estimate_c: Annotated[bool, typer.Option("--estimate-c", help="Search c; then nothing is a certificate.")] = False,
+    omega: Annotated[str, typer.Option(help="What top-k leaves of l1 mass: worst, measured (runs) or X.")] = "worst",
+    train: Annotated[bool, typer.Option("--train", help="Train a config without attackers, for its accuracy.")] = False,
+    convergence: Annotated[
+        bool, typer.Option("--convergence", help="Instead, train and compare with the convergence theorem.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    out: Annotated[Path | None, typer.Option(metavar="PAGE.html", help="Also as a page with charts.")] = None,
+    set_: Overrides = None,
+) -> None:
+    """How far attackers can drive the model, at most: the certified radius, with all that it rests on.
+
+    Without --share or --attackers, for as many attackers as SOURCE has. c is exact for one softmax layer, whose
+    certified accuracy is told too where there is a trained model (a run, or --train); for other models give c, or it is
+    only estimated and the result is not a certificate.
+    """
+    from sparsefed import certificate
+
+    if convergence:
+        _converge(source, set_ or [], out)
+        return
+    question = certificate.Question(share, attackers, c, estimate_c, omega)
+    found = certificate.certify(source, question, set_ or [])
+    if train:
+        trained = _trained_once(certificate.to_train(found), errors if as_json else console)
+        found = certificate.certify(source, question, set_ or [], trained)
+    if as_json:
+        print(json.dumps(certificate.as_json(found), indent=2))
+    else:
+        for sentence in certificate.verdict(found):
+            _say(escape(sentence))
+        console.print(*certificate.tables(found), sep="\n")
+    if out is not None:
+        (errors if as_json else console).print(f"wrote [bold]{escape(str(certificate.save(found, out)))}[/bold]")
+
+
+def _converge(source: Path, overrides: list[str], out: Path | None) -> None:
+    from sparsefed.certificate import following
+
+    found = following.follow(source, overrides, console)
+    for sentence in following.sentences(found):
+        _say(escape(sentence))
+    console.print(following.convergence_table(found))
+    if out is not None:
+        _say(f"wrote [bold]{escape(str(following.save_convergence(found, out)))}[/bold]")
+
+
+def _trained_once(config: Config, shown: Console) -> Path:
+    """The folder of the run of a config, which is trained there unless it has been."""
+    from sparsefed import config as configs
+    from sparsefed import runs
+
+    folder = Path("runs") / config.name
+    todo = runs.unfinished({folder: configs.dump(config)})
+    if todo:
+        _train([Plan(config, path, create) for path, create in todo.items()], shown)
+    return folder
 
 
 @app.command()

@@ -1,1 +1,15 @@
-"""`sparsefed certify`: from a config or a run folder to a certificate."""
+"""The certificate of a config or a run: what `certify` needs is read from it, and what comes out is told in words.
+
+Nothing here is a bound by itself: the bounds are in `certify`, numbers in and numbers out. This package says which
+numbers go in, where each comes from (`Assumption`), and refuses a protocol that the theory does not cover.
+"""
+
+from __future__ import annotations
+
+from sparsefed.certificate.asking import Question, certify, check, to_train
+from sparsefed.certificate.machine import as_json
+from sparsefed.certificate.outcome import Certificate
+from sparsefed.certificate.page import save
+from sparsefed.certificate.words import tables, verdict
+
+__all__ = ["Certificate", "Question", "as_json", "certify", "check", "save", "tables", "to_train", "verdict"]

@@ -43,6 +43,7 @@ class Experiment:
     theta: Tensor  # the first model
     evaluate: Callable[[Tensor], Metrics]
     facts: Metrics  # what a reader of the run's numbers must know of its task
+    task: Task
 
     def begin(self) -> ServerState:
         """The state before round 1."""
@@ -98,7 +99,7 @@ def build(config: Config, load: Callable[[data.DataSet], Arrays] = data.load) ->
         local_lr=config.train.local_lr,
     )
     evaluate = _evaluation(task, arrays, dtype, goal)
-    return Experiment(config, protocol, task.initial(), evaluate, _facts(config, arrays, federation, goal))
+    return Experiment(config, protocol, task.initial(), evaluate, _facts(config, arrays, federation, goal), task)
 
 
 def _task(config: Config, arrays: Arrays) -> Task:
