@@ -18,6 +18,7 @@ from sparsefed.config import names
 from sparsefed.config.tables import Config
 from sparsefed.data.augment import AUGMENTATIONS
 from sparsefed.data.partition import Partition
+from sparsefed.data.portrait import packed, portrait
 from sparsefed.defenses import DEFENSES
 from sparsefed.errors import ConfigError
 from sparsefed.federation import SAMPLING, Federation, federate, rounds_per_epoch
@@ -31,6 +32,7 @@ from sparsefed.types import Arrays, Batch
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 ROOT = 100  # examples of a server that needs some, where a config does not say (as in FLTrust's experiments)
+PORTRAYED = 60  # devices whose examples a manifest counts, for the picture in a report
 SCORES = 2**24  # that a model may give at once in an evaluation: 64 MB of float32
 
 
@@ -187,7 +189,8 @@ def _attack(config: Config, arrays: Arrays) -> tuple[Goal | None, Attack | None]
 
 def _facts(config: Config, arrays: Arrays, federation: Federation, goal: Goal | None) -> Metrics:
     """All examples that devices own, the rounds of an epoch, the classes and what always naming the most frequent one
-    would get; and of an attack, how many points it is after and the share of the devices that are compromised."""
+    would get, who owns what in a few numbers; and of an attack, how many points it is after and the share of the
+    devices that are compromised."""
     threat = config.threat
     share = len(federation.malicious) / federation.device_count
     epoch = rounds_per_epoch(federation.device_count, federation.n)
@@ -195,6 +198,8 @@ def _facts(config: Config, arrays: Arrays, federation: Federation, goal: Goal | 
     if arrays.y_test.ndim == 1:
         frequent = np.bincount(arrays.y_test).max() / len(arrays.y_test)
         facts |= {"classes": list(arrays.classes), "chance": float(frequent)}
+    dealt = portrait(federation.partition, arrays.y_train, len(arrays.classes), PORTRAYED)
+    facts |= {"partition": packed(dealt)}
     if config.attack is not None:
         facts["influence"] = share if threat.per_round is None else threat.per_round / config.train.cohort
     return facts if goal is None else {**facts, "attack_points": len(goal.test_y)}

@@ -8,6 +8,7 @@ from __future__ import annotations
 from sparsefed.report.charts import charts
 from sparsefed.report.files import save
 from sparsefed.report.page import html
-from sparsefed.report.summary import SummaryRow, summary, verdict
+from sparsefed.report.summary import SummaryRow, summary
+from sparsefed.report.verdict import verdict
 
 __all__ = ["SummaryRow", "charts", "html", "save", "summary", "verdict"]

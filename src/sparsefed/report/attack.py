@@ -1,19 +1,20 @@
-"""The part of a page that tells what attackers achieved: damage, reach, distances, class by class."""
+"""The part of a page that tells what attackers achieved: damage, reach, distances."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 
-from sparsefed.report.markup import Html, element, folded, table
+from sparsefed.report.markup import Html, foldable, joined, note, table
 from sparsefed.report.numbers import length, percent, points, shown
-from sparsefed.report.summary import SummaryRow, attacked, labels, summary
-from sparsefed.report.twins import Comparison, class_accuracies, compare
+from sparsefed.report.summary import SummaryRow, attacked, summary
+from sparsefed.report.twins import Comparison, compare
 from sparsefed.types import RunRecord
 
 HEAD = (
     *("Run", "Test error", "Accuracy lost, points", "Attack accuracy without attackers", "Outsized impact"),
     *("Landed", "Share of the change", "l1 to unattacked", "l2 to unattacked", "l1 to plain", "l2 to plain"),
 )
+MOST_ROWS = 20  # of a table that is not folded
 RULES = (
     "Test error is 1 minus test accuracy. Accuracy lost is against the same run without attackers; attack accuracy "
     "without attackers is what they would get for nothing. Outsized impact (the paper's OIF) is the number of points "
@@ -25,17 +26,21 @@ RULES = (
 )
 
 
-def attack(runs: Sequence[RunRecord]) -> Iterator[Html]:
+def attack(runs: Sequence[RunRecord]) -> Html:
     """What the attackers did to each run that they were part of; nothing where nobody attacked."""
     hit = [row for run, row in zip(runs, summary(runs), strict=True) if attacked(run)]
     if not hit:
-        return
+        return Html("")
     beside = {each.name: each for each in compare(runs)}
-    yield element("h3", "What the attack did")
-    yield table("Runs under attack", HEAD, (_cells(row, beside.get(row.name)) for row in hit), class_="numbers")
-    lone = "" if beside else " Add the runs without attackers (`sparsefed run CONFIG.toml --twins`) to fill the gaps."
-    yield element("p", RULES + lone, class_="note")
-    yield _classes(runs, beside)
+    rows = [_cells(row, beside.get(row.name)) for row in hit]
+    filled = [i for i in range(len(HEAD)) if any(row[i] != "–" for row in rows)]  # no column without a number
+    told = table("Runs under attack", [HEAD[i] for i in filled], ([row[i] for i in filled] for row in rows), "numbers")
+    lone = (
+        ""
+        if beside
+        else "Add the runs without attackers (`sparsefed run CONFIG.toml --twins`) for what is lost against them."
+    )
+    return joined([foldable("Runs under attack", told, fold=len(hit) > MOST_ROWS), note(RULES + lone)])
 
 
 def _cells(row: SummaryRow, beside: Comparison | None) -> tuple[str, ...]:
@@ -51,25 +56,3 @@ def _cells(row: SummaryRow, beside: Comparison | None) -> tuple[str, ...]:
         percent(row.share),
         *(length(norm) for pair in apart for norm in (pair or (None, None))),
     )
-
-
-def _classes(runs: Sequence[RunRecord], beside: Mapping[str, Comparison]) -> Html:
-    """Test accuracy by class, with the points lost against the unattacked run where there is one."""
-    named = [(label, class_accuracies(run)) for label, run in zip(labels(runs), runs, strict=True)]
-    measured = [(label, by_class) for label, by_class in named if by_class]
-    names = list(dict.fromkeys(name for _, by_class in measured for name in by_class))
-    if not names:
-        return Html("")
-    heads = ["Class"]
-    for label, _ in measured:
-        heads += [label, f"{label}: lost, points"] if label in beside else [label]
-
-    def cells(name: str) -> Iterator[str]:
-        yield name
-        for label, by_class in measured:
-            yield percent(by_class.get(name))
-            if label in beside:
-                yield points(beside[label].class_drops.get(name))
-
-    caption = "Test accuracy by class, at the last evaluation"
-    return folded("By class", table(caption, heads, (tuple(cells(name)) for name in names), class_="numbers"))

@@ -46,6 +46,15 @@ def significant(value: float, digits: int = 4) -> float:
     return float(f"{value:.{digits}g}")
 
 
+def tenths(shares: Sequence[float]) -> tuple[float, float]:
+    """The tenths between which the shares lie, none of them on an edge that is not 0 or 1.
+
+    >>> tenths([0.61, 0.7]), tenths([1.0])
+    ((0.6, 0.8), (0.9, 1))
+    """
+    return max(0, math.floor(10 * min(shares) - 0.01) / 10), min(1, math.ceil(10 * max(shares) + 0.01) / 10)
+
+
 def shown(value: float | None, write: Callable[[float], str]) -> str:
     """The written value, or a dash where there is none."""
     return "–" if value is None else write(value)
@@ -57,7 +66,7 @@ def percent(value: float | None) -> str:
     >>> percent(0.8125), percent(None)
     ('81.2%', '–')
     """
-    return shown(value, lambda share: f"{100 * share:.1f}%")
+    return shown(value, lambda share: f"{round(100 * share, 1) + 0.0:.1f}%")  # + 0.0: no minus before a zero
 
 
 def points(value: float | None) -> str:
@@ -66,7 +75,7 @@ def points(value: float | None) -> str:
     >>> points(0.0312), points(-0.5)
     ('3.1', '-50.0')
     """
-    return shown(value, lambda share: f"{100 * share:.1f}")
+    return shown(value, lambda share: f"{round(100 * share, 1) + 0.0:.1f}")
 
 
 def length(value: float | None) -> str:

@@ -63,10 +63,14 @@ class SummaryRow:
 
 
 def labels(runs: Sequence[RunRecord]) -> list[str]:
-    """A name for each run that no other has: a repeated name gets a number behind it."""
+    """A name for each run that no other has: one that is repeated gives way to those of the folders, and where these
+    are repeated too, gets a number behind it."""
+    names = [run.name for run in runs]
+    folders = [run.folder.name if run.folder and names.count(run.name) > 1 else run.name for run in runs]
+    names = folders if len(set(folders)) == len(runs) else names
     taken: list[str] = []
-    for run in runs:
-        tries = (run.name if i == 1 else f"{run.name} ({i})" for i in range(1, len(runs) + 1))
+    for name in names:
+        tries = (name if i == 1 else f"{name} ({i})" for i in range(1, len(runs) + 1))
         taken.append(next(label for label in tries if label not in taken))
     return taken
 
@@ -74,13 +78,6 @@ def labels(runs: Sequence[RunRecord]) -> list[str]:
 def summary(runs: Sequence[RunRecord]) -> list[SummaryRow]:
     """A row for each run, in the order given."""
     return [_row(label, run) for label, run in zip(labels(runs), runs, strict=True)]
-
-
-def verdict(rows: Sequence[SummaryRow]) -> list[str]:
-    """The summary in a few sentences, the most important first."""
-    converged = [row for row in rows if row.converged]
-    sentences = (_attack_sentence(converged), _accuracy_sentence(converged), _dnc_sentence(rows), _open_sentence(rows))
-    return [sentence for sentence in sentences if sentence]
 
 
 def attacked(run: RunRecord) -> bool:
@@ -156,42 +153,6 @@ def _norm_ratio(rows: Iterable[Mapping[str, Any]]) -> float | None:
     pairs = ((finite(row.get("attacker_norm")), finite(row.get("honest_norm"))) for row in rows)
     ratios = [sent / honest for sent, honest in pairs if sent is not None and honest]
     return median(ratios) if ratios else None
-
-
-def _attack_sentence(rows: Sequence[SummaryRow]) -> str:
-    known = sorted((row.attack_mean, row.name) for row in rows if row.attack_mean is not None)
-    if not known:
-        return ""
-    (low, least), (high, most) = known[0], known[-1]
-    rule = "(mean over the last epoch)"
-    if len(known) == 1:
-        return f"The attackers get the answer they want on {percent(low)} of their targets {rule}."
-    if percent(low) == percent(high):
-        return f"The attackers get the answer they want on {percent(low)} of their targets in every run {rule}."
-    return (
-        f"The attack succeeds most against {most}, on {percent(high)} of its targets, "
-        f"and least against {least}, on {percent(low)} {rule}."
-    )
-
-
-def _accuracy_sentence(rows: Sequence[SummaryRow]) -> str:
-    known = sorted((row.test_accuracy, row.name) for row in rows if row.test_accuracy is not None)
-    if not known:
-        return ""
-    (low, worst), (high, best) = known[0], known[-1]
-    if percent(low) == percent(high):
-        return f"Test accuracy ends at {percent(low)}{' in every run' if len(known) > 1 else ''}."
-    return f"Test accuracy ends between {percent(low)} ({worst}) and {percent(high)} ({best})."
-
-
-def _dnc_sentence(rows: Sequence[SummaryRow]) -> str:
-    lost = [row.name for row in rows if not row.converged]
-    return f"Did not converge: {', '.join(lost)}." if lost else ""
-
-
-def _open_sentence(rows: Sequence[SummaryRow]) -> str:
-    still = [f"{row.name} ({progress(row)}, {row.status})" for row in rows if not row.finished]
-    return f"Not finished, so the numbers are preliminary: {', '.join(still)}." if still else ""
 
 
 def progress(row: SummaryRow) -> str:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparsefed import runs
-from sparsefed.report.charts import CONFIG, LEGEND, SIZE
-from sparsefed.report.markup import Html, element, folded, joined, table
-from sparsefed.report.page import figure, sheet
+from sparsefed.report.lines import MARKS, dressed, share_axis
+from sparsefed.report.markup import Html, code, element, folded, joined, note, table
+from sparsefed.report.numbers import tenths
+from sparsefed.report.shell import figure, figures, page, section
 from sparsefed.tune.outcome import AIMS, Outcome, Trial, values
 from sparsefed.tune.words import config_text, measured, sentences, short
 
@@ -42,22 +42,21 @@ def html(outcome: Outcome) -> str:
     found, *rules = sentences(outcome)
     name, attack = outcome.config.name or "a config", outcome.config.attack
     front = _table("The trials that no other beats", outcome, outcome.front)
-    return sheet(
-        title=f"SparseFed: tuning {name}",
-        heading="SparseFed tuning",
-        lead=f"{len(outcome.trials)} trials of attack {attack.name if attack else ''} in {name}.",
-        summary=joined([element("p", found, class_="verdict"), front, element("p", " ".join(rules), class_="note")]),
-        pictured="Trials",
-        charts=figure("trials", scatter(outcome), _read_for(outcome)),
-        configs=folded("Config of the strongest attack", element("pre", element("code", config_text(outcome)))),
-        again=element(
-            "p",
-            f"{STRONGEST}, beside this page, is the config above: ",
-            element("code", f"sparsefed run {STRONGEST}"),
-            " comes to the numbers of its trial.",
-        ),
-        provenance=folded("All trials", _table("All trials", outcome, outcome.trials)),
+    lead = f"{len(outcome.trials)} trials of attack {attack.name if attack else ''} in {name}."
+    again = element(
+        "p",
+        f"{STRONGEST}, beside this page, is the config above: ",
+        element("code", f"sparsefed run {STRONGEST}"),
+        " comes to the numbers of its trial.",
     )
+    parts = [
+        section("Summary", element("p", found, class_="verdict"), front, note(" ".join(rules))),
+        section("Trials", figures([figure("trials", scatter(outcome), _read_for(outcome))])),
+        section("All trials", folded("All trials", _table("All trials", outcome, outcome.trials))),
+        section("Config", folded("Config of the strongest attack", code(config_text(outcome)))),
+        section("How to run it again", again),
+    ]
+    return page(f"SparseFed: tuning {name}", lead, parts, heading="SparseFed tuning")
 
 
 def _table(caption: str, outcome: Outcome, trials: Sequence[Trial]) -> Html:
@@ -94,9 +93,10 @@ def scatter(outcome: Outcome) -> alt.LayerChart:
     points.sort(key=lambda point: -list(KINDS).index(point["kind"]))  # what matters is drawn last, on top
     if outcome.objective == "damage":
         axis = alt.Axis(format="d", tickMinStep=1, tickCount=6)
-        x, y = alt.X(f"{TRIAL}:Q", title=TRIAL, axis=axis), alt.Y(**_share(TEST, 0, 1))
+        x, y = alt.X(f"{TRIAL}:Q", title=TRIAL, axis=axis), alt.Y(**share_axis(TEST))
     else:
-        x, y = alt.X(**_share(TEST, *_tenths([point[TEST] for point in points]))), alt.Y(**_share(ATTACK, 0, 1))
+        x = alt.X(**share_axis(TEST, *tenths([point[TEST] for point in points])))
+        y = alt.Y(**share_axis(ATTACK))
     layers = [_marks(points).encode(x=x, y=y)]
     if outcome.objective == "both":
         front = [_point(outcome, trial) for trial in outcome.front]
@@ -105,25 +105,7 @@ def scatter(outcome: Outcome) -> alt.LayerChart:
         )
         layers.insert(0, stairs.encode(x=x, y=y))
     title = alt.Title("What the search found", subtitle=f"{len(points)} trials: {AIMS[outcome.objective]}.")
-    sized = alt.LayerChart(layer=layers).properties(title=title, usermeta={"legendColumn": 110}, **SIZE)
-    legend = {key: value for key, value in LEGEND.items() if not key.startswith("symbol")}
-    dressed: alt.LayerChart = sized.configure(**CONFIG, legend=legend)
-    return dressed
-
-
-def _share(what: str, low: float, high: float) -> dict[str, Any]:
-    """An accuracy on an axis."""
-    axis = {"format": ".0%", "tickCount": 6, "labelFlush": False}
-    return {"shorthand": f"{what}:Q", "title": what, "axis": axis, "scale": {"domain": [low, high]}}
-
-
-def _tenths(shares: Sequence[float]) -> tuple[float, float]:
-    """The tenths between which the shares lie, none of them on an edge that is not 0 or 1.
-
-    >>> _tenths([0.61, 0.7]), _tenths([1.0])
-    ((0.6, 0.8), (0.9, 1))
-    """
-    return max(0, math.floor(10 * min(shares) - 0.01) / 10), min(1, math.ceil(10 * max(shares) + 0.01) / 10)
+    return dressed(alt.LayerChart(layer=layers), title, list(KINDS), MARKS)
 
 
 def _marks(points: list[dict[str, Any]]) -> alt.Chart:

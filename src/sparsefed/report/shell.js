@@ -1,49 +1,3 @@
-<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline' 'unsafe-eval'; img-src data: blob:">
-<link rel="icon" href="data:,">
-<title>$title</title>
-<style>
-$style
-</style>
-</head>
-<body>
-<header>
-<h1>$heading</h1>
-<p>$lead</p>
-</header>
-<main>
-<section id="summary">
-<h2>Summary</h2>
-$summary
-</section>
-<section id="curves">
-<h2>$pictured</h2>
-<noscript><p class="warning">The charts need JavaScript; the tables do not.</p></noscript>
-<div class="charts">
-$charts
-</div>
-</section>
-<section id="configs">
-<h2>Configs</h2>
-$configs
-</section>
-<section id="again">
-<h2>How to run it again</h2>
-$again
-<div class="side">
-$provenance
-</div>
-</section>
-</main>
-<script id="vega-bundle">
-$library
-</script>
-<script>
 "use strict";
 (() => {
   const options = {
@@ -52,14 +6,25 @@ $library
     tooltip: {theme: "page"},
   };
   // A legend takes as many columns as there is room for; Vega fixes their number when it draws, so we choose it here.
-  const room = (chart) => Math.max(1, Math.floor((chart.place.clientWidth - 80) / chart.spec.usermeta.legendColumn));
+  const room = (chart) => {
+    const column = chart.spec.usermeta?.legendColumn;
+    return column ? Math.max(1, Math.floor((chart.place.clientWidth - 80) / column)) : undefined;
+  };
+  // A picture to those who hear the page; the menu beside it stays a menu.
+  const tell = (place) => {
+    const picture = place.querySelector("svg.marks");
+    picture.setAttribute("role", "img");
+    picture.setAttribute("aria-label", place.dataset.told);
+    place.querySelector("details > summary")?.setAttribute("aria-label", "Save this chart");
+  };
   const draw = (chart) => {
     chart.columns = room(chart);
     chart.drawn?.finalize();
     const {config} = chart.spec;
-    const spec = {...chart.spec, config: {...config, legend: {...config.legend, columns: chart.columns}}};
+    const legend = chart.columns ? {...config.legend, columns: chart.columns} : config.legend;
+    const spec = {...chart.spec, config: {...config, legend}};
     return vegaEmbed(chart.place, spec, {...options, downloadFileName: chart.name}).then(
-      (drawn) => { chart.drawn = drawn; },
+      (drawn) => { chart.drawn = drawn; tell(chart.place); },
       (error) => { chart.place.textContent = "This chart could not be drawn: " + error.message; console.error(error); },
     );
   };
@@ -83,6 +48,3 @@ $library
   });
   addEventListener("afterprint", () => opened.forEach((part) => { part.open = false; }));
 })();
-</script>
-</body>
-</html>
