@@ -150,9 +150,9 @@ def test_again_nothing_is_trained_and_a_lost_twin_alone_is_made_again(folders: l
 
 def test_the_page_tells_what_the_attack_did(records: list[RunRecord]) -> None:
     page = html(records)
-    assert "What the attack did" in page and "a: lost, points" in page and "fill the gaps" not in page
+    assert "What the attack did" in page and " pt</span>" in page and "CONFIG.toml --twins" not in page
     alone = html(records[:1])
-    assert "What the attack did" in alone and "fill the gaps" in alone
+    assert "What the attack did" in alone and "CONFIG.toml --twins" in alone and "l2 to plain" not in alone
     assert "What the attack did" not in html(records[1:])
 
 

@@ -68,7 +68,7 @@ def packed(of: Portrait) -> dict[str, Any]:
 
 
 def unpacked(of: Any, classes: int) -> Portrait | None:
-    """The portrait that was packed, of so many classes; None where it is something else, which a report goes without."""
+    """The portrait that was packed, of so many classes; None where it is something else."""
     try:
         found = _unpacked(of)
     except (KeyError, ValueError, TypeError, AttributeError):
@@ -109,7 +109,8 @@ def classes_per_device(partition: Partition, labels: IntArray, classes: int) -> 
     if partition.devices * classes <= MOST_FLAGS:
         flags = np.zeros((partition.devices, classes), bool)
         flags.ravel()[pairs] = True
-        return np.count_nonzero(flags, axis=1)
+        ticked: IntArray = np.count_nonzero(flags, axis=1)
+        return ticked
     return np.bincount(np.unique(pairs) // classes, minlength=partition.devices)
 
 

@@ -16,8 +16,8 @@ RULE = (
     "Attack accuracy: the share of the attackers' targets on which the model says what they want, mean over the last "
     "epoch; test accuracy: at the last evaluation, and the points lost. Held: attackers get at most 10 points more "
     "than they get for nothing, and at most 5 points of test accuracy are lost; fell: 50 points, or 20, or the model "
-    "did not converge; in part: between. Both against the same defense without attackers where there is such a run, else "
-    "against nothing and against the best test accuracy that there is."
+    "did not converge; in part: between. Both against the same defense without attackers where there is such a run, "
+    "else against nothing and against the best test accuracy that there is."
 )
 
 

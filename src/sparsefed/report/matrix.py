@@ -101,7 +101,8 @@ def judged(matrix: Matrix, defense: str, attack: str) -> Judgement | None:
     if not matrix.entries[defense, attack].converged:
         return "fell"
     measured = (matrix.gained(defense, attack), matrix.lost(defense, attack))
-    known = [(value, i) for i, value in enumerate(measured) if value is not None]
+    # To a hundredth of a point: on the very edge, a last bit does not decide.
+    known = [(round(value, 4), i) for i, value in enumerate(measured) if value is not None]
     if not known:
         return None
     if any(value >= FELL[i] for value, i in known):

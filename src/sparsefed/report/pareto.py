@@ -19,7 +19,7 @@ KINDS = {"not beaten": (PALETTE[0], "circle"), "beaten in both": (GREY, "square"
 MOST_LABELS = 12  # names beside points; more would lie on each other
 SAID = (
     "Down and to the right is better. Each defense stands at the worst of the attacks that all of them met: the "
-    "highest attack accuracy and the lowest test accuracy. Grey: another is at least as good in both, and better in one."
+    "highest attack accuracy and the lowest test accuracy. Grey: another is no worse in both, and better in one."
 )
 
 
