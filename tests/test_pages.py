@@ -422,5 +422,15 @@ def test_paper_is_white_whole_and_unfolded(tab: Page, file: Path) -> None:
     tab.ask("Emulation.setEmulatedMedia", media="")
 
 
+def test_the_page_in_the_documentation_can_be_made() -> None:
+    text = (Path(__file__).parents[1] / "docs/report.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.S)
+    runs = demo(20)
+    made: dict[str, Any] = {"runs": runs, "chart": charts(runs)["test-accuracy"]}
+    exec(compile(code, "docs/report.md", "exec"), made)
+    check_structure(Text.of(made["text"]))
+    assert made["text"].count('data-chart="') == 1 and "Attack accuracy</caption>" in made["text"]
+
+
 def test_folds_are_real_ones() -> None:
     assert folded("More <", "x") == '<details class="fold"><summary>More &lt;</summary>x</details>'

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from sparsefed.report.markup import Html, foldable, joined, note, table
 from sparsefed.report.numbers import length, percent, points, shown
 from sparsefed.report.summary import SummaryRow, attacked, summary
-from sparsefed.report.twins import Comparison, compare
+from sparsefed.report.twins import Comparison
 from sparsefed.types import RunRecord
 
 HEAD = (
@@ -26,12 +26,12 @@ RULES = (
 )
 
 
-def attack(runs: Sequence[RunRecord]) -> Html:
+def attack(runs: Sequence[RunRecord], compared: Sequence[Comparison]) -> Html:
     """What the attackers did to each run that they were part of; nothing where nobody attacked."""
     hit = [row for run, row in zip(runs, summary(runs), strict=True) if attacked(run)]
     if not hit:
         return Html("")
-    beside = {each.name: each for each in compare(runs)}
+    beside = {each.name: each for each in compared}
     rows = [_cells(row, beside.get(row.name)) for row in hit]
     filled = [i for i in range(len(HEAD)) if any(row[i] != "–" for row in rows)]  # no column without a number
     told = table("Runs under attack", [HEAD[i] for i in filled], ([row[i] for i in filled] for row in rows), "numbers")

@@ -163,4 +163,4 @@ def _norm_ratios(runs: Sequence[RunRecord]) -> alt.LayerChart | None:
 
 def _ratios(run: RunRecord) -> Curve:
     pairs = ((int(row["round"]), finite(row.get("attacker_norm")), finite(row.get("honest_norm"))) for row in run.rows)
-    return [(t, sent / honest) for t, sent, honest in pairs if (sent or 0) > 0 and honest]
+    return [(t, sent / honest) for t, sent, honest in pairs if sent and sent > 0 and honest]

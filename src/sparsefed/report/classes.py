@@ -8,7 +8,7 @@ from sparsefed.report.heat import heat, heat_table
 from sparsefed.report.markup import Cell, Html, foldable, joined, note
 from sparsefed.report.numbers import percent, points
 from sparsefed.report.summary import labels
-from sparsefed.report.twins import class_accuracies, compare
+from sparsefed.report.twins import Comparison, class_accuracies
 from sparsefed.types import RunRecord
 
 MOST_ROWS = 20  # of a table that is not folded
@@ -16,14 +16,14 @@ WRONG = "Colour: the share of the class that the model gets wrong."
 LOST = "Below: the points lost against the same run without attackers."
 
 
-def classes(runs: Sequence[RunRecord]) -> Html:
+def classes(runs: Sequence[RunRecord], compared: Sequence[Comparison]) -> Html:
     """Classes against runs, whichever are more in rows; nothing where no run measured it."""
     named = zip(labels(runs), runs, strict=True)
     measured = {label: found for label, run in named if (found := class_accuracies(run))}
     names = list(dict.fromkeys(name for by_class in measured.values() for name in by_class))
     if not names:
         return Html("")
-    lost = {each.name: each.class_drops for each in compare(runs) if each.class_drops}
+    lost = {each.name: each.class_drops for each in compared if each.class_drops}
     caption = "Test accuracy by class, at the last evaluation"
     if len(measured) > len(names):
         rows = [(run, *(_cell(measured, lost, run, name) for name in names)) for run in measured]

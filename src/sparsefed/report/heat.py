@@ -13,11 +13,11 @@ from sparsefed.report.matrix import FELL, Entry, Matrix, judged
 from sparsefed.report.numbers import percent, points
 
 RULE = (
-    "Attack accuracy: the share of the attackers' targets on which the model says what they want, mean over the last "
-    "epoch; test accuracy: at the last evaluation, and the points lost. Held: attackers get at most 10 points more "
-    "than they get for nothing, and at most 5 points of test accuracy are lost; fell: 50 points, or 20, or the model "
-    "did not converge; in part: between. Both against the same defense without attackers where there is such a run, "
-    "else against nothing and against the best test accuracy that there is."
+    "Attack accuracy: the share of the attackers' targets on which the model says what they want; test accuracy, and "
+    "the points lost; both at the last evaluation, and means where there are several seeds. Held: attackers get at "
+    "most 10 points more than they get for nothing, and at most 5 points of test accuracy are lost; fell: 50 points, "
+    "or 20, or the model did not converge; in part: between. Both against the same defense without attackers where "
+    "there is such a run, else against nothing and against the best test accuracy that there is."
 )
 
 

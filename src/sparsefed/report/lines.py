@@ -36,7 +36,7 @@ RUN = "Run"
 INK = "#5f6670"  # text, readable on white; the page overrides it in the dark
 TEXT = {"labelColor": INK, "labelFontSize": 12}
 LEGEND = TEXT | {"labelLimit": 240, "orient": "top", "title": None, "symbolType": "stroke", "symbolSize": 300}
-MARKS = {key: value for key, value in LEGEND.items() if not key.startswith("symbol")}  # a legend of points
+MARKS = {key: value for key, value in LEGEND.items() if not key.startswith("symbol")} | {"offset": 24}  # of points
 CONFIG: dict[str, Any] = {
     "aria": False,  # each chart is one picture with one text alternative, not hundreds of labelled marks
     "background": "white",
@@ -128,8 +128,8 @@ def crowd(
     base = alt.Chart(alt.InlineData(values=long)).encode(
         x=_round_axis(lines), y=y, color=alt.Color("family:N", scale=colors), detail=alt.Detail(f"{RUN}:N")
     )
-    width = alt.when(hover).then(alt.value(3.5)).otherwise(alt.value(1.2))
-    opacity = alt.when(hover).then(alt.value(1)).otherwise(alt.value(0.6))
+    width = alt.when(hover).then(alt.value(3.5)).otherwise(alt.value(1.5))
+    opacity = alt.when(hover).then(alt.value(1)).otherwise(alt.value(0.85))
     curves = base.mark_line(clip=True).encode(
         strokeDash=alt.StrokeDash("family:N", scale=dashes), strokeWidth=width, opacity=opacity
     )

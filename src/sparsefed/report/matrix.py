@@ -1,8 +1,9 @@
 """Defense x attack: what came out of each pair, and whether the defense held. Numbers only; draws nothing.
 
-Runs that differ in their seed alone are one entry: the mean over the seeds. Attack accuracy is the mean over the last
-epoch (see `summary`), test accuracy that of the last evaluation. A matrix has one data set and one model; rows are
-defenses (and whatever else of the training differs), columns are attacks with what the attackers are granted.
+Runs that differ in their seed alone are one entry: the mean over the seeds. Both accuracies are those of the last
+evaluation, the model that one would use: where attackers gain at the end, a mean over an epoch would hide it. A matrix
+has one data set and one model; rows are defenses (and whatever else of the training differs), columns are attacks with
+what the attackers are granted.
 
 A defense *held* where attackers got at most 10 points more than they get for nothing and at most 5 points of test
 accuracy were lost; it *fell* where they got 50 points or the model lost 20 or did not converge; between them it held
@@ -44,7 +45,7 @@ class Entry:
 
     @property
     def attack(self) -> float | None:
-        return mean([row.attack_mean for row in self.rows])
+        return mean([row.attack_accuracy for row in self.rows])
 
     @property
     def test(self) -> float | None:
@@ -53,7 +54,7 @@ class Entry:
     @property
     def spread(self) -> float:
         """The largest difference between two seeds, of attack or of test accuracy."""
-        measured = ([row.attack_mean for row in self.rows], [row.test_accuracy for row in self.rows])
+        measured = ([row.attack_accuracy for row in self.rows], [row.test_accuracy for row in self.rows])
         known = [[value for value in values if value is not None] for values in measured]
         return max((max(values) - min(values) for values in known if values), default=0.0)
 

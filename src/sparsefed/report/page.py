@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from sparsefed.report import again, partitions
@@ -11,13 +11,14 @@ from sparsefed.report.charts import charts, check
 from sparsefed.report.classes import classes
 from sparsefed.report.heat import matrix_part
 from sparsefed.report.markup import Html, element, foldable, folded, joined, note, table
-from sparsefed.report.matrix import matrices
+from sparsefed.report.matrix import Matrix, matrices
 from sparsefed.report.numbers import curve, duration, percent, perplexity, picked, times
 from sparsefed.report.pareto import SAID as PARETO
 from sparsefed.report.pareto import numbers, worst_cases
 from sparsefed.report.shell import Section, figure, figures, page, section
 from sparsefed.report.summary import SummaryRow, labels, progress, summary
-from sparsefed.report.verdict import preliminary, verdict
+from sparsefed.report.twins import compare
+from sparsefed.report.verdict import preliminary, told
 from sparsefed.types import RunRecord
 
 if TYPE_CHECKING:
@@ -65,21 +66,21 @@ def html(runs: Sequence[RunRecord]) -> str:
     """The whole page."""
     check(runs)
     names = labels(runs)
-    told = ", ".join(names) if len(names) <= MOST_NAMED else f"{len(names)} runs"
-    return page(f"SparseFed: {told}", joined(_lead(runs)), sections(runs), heading="SparseFed report")
+    whose = ", ".join(names) if len(names) <= MOST_NAMED else f"{len(names)} runs"
+    return page(f"SparseFed: {whose}", joined(_lead(runs)), sections(runs), heading="SparseFed report")
 
 
 def sections(runs: Sequence[RunRecord]) -> list[Section]:
     """The parts of the page, in order; those that these runs have nothing for are empty."""
-    drawn = charts(runs)
-    parts = {title: figures(list(_figures(drawn, begins, runs))) for title, begins in PARTS.items()}
+    drawn, found, compared = charts(runs), matrices(runs), compare(runs)
+    parts = {title: figures(list(_figures(drawn, begins, runs, found))) for title, begins in PARTS.items()}
     return [
-        section("Summary", *_summary(runs)),
+        section("Summary", *_summary(runs, found)),
         section("Curves", parts["Curves"] if drawn else _no_charts()),
         section("Pareto front", parts["Pareto front"]),
         section("What k and L cost and buy", parts["What k and L cost and buy"]),
-        section("What the attack did", attack(runs)),
-        section("Class by class", classes(runs)),
+        section("What the attack did", attack(runs, compared)),
+        section("Class by class", classes(runs, compared)),
         section("Who owns what", partitions.portraits(runs)),
         section("Norms", parts["Norms"]),
         section("Configs and versions", again.configs(runs), again.versions(runs)),
@@ -97,12 +98,12 @@ def _lead(runs: Sequence[RunRecord]) -> Iterator[str]:
     yield "."
 
 
-def _summary(runs: Sequence[RunRecord]) -> Iterator[Html]:
+def _summary(runs: Sequence[RunRecord], found: Sequence[Matrix]) -> Iterator[Html]:
     rows = summary(runs)
     if unfinished := preliminary(rows):
         yield element("p", unfinished, class_="warning", role="note")
-    yield element("p", " ".join(verdict(runs)), class_="verdict")
-    yield matrix_part(matrices(runs))
+    yield element("p", " ".join(told(found)), class_="verdict")
+    yield matrix_part(found)
     yield foldable("What each run came to", _summary_table(rows), fold=len(rows) > MOST_RUNS)
     yield note(RULES)
     yield from _privacy(runs)
@@ -141,9 +142,11 @@ def _no_charts() -> Html:
     return element("p", "There is nothing to draw yet: no round has been evaluated.")
 
 
-def _figures(drawn: dict[str, alt.LayerChart], begins: tuple[str, ...], runs: Sequence[RunRecord]) -> Iterator[Html]:
+def _figures(
+    drawn: Mapping[str, alt.LayerChart], begins: tuple[str, ...], runs: Sequence[RunRecord], found: Sequence[Matrix]
+) -> Iterator[Html]:
     """The charts whose names begin so, each with what it is read for and the numbers behind it."""
-    points = [found for matrix in matrices(runs) if (found := worst_cases(matrix))]
+    points = [cases for matrix in found if (cases := worst_cases(matrix))]
     for name, chart in drawn.items():
         if name.startswith(begins):
             said = next(text for begin, text in SAID.items() if name.startswith(begin))

@@ -80,7 +80,8 @@ def chart(points: Sequence[Point], title: str) -> alt.LayerChart:
     best = front(points)
     low, high = tenths([p.test for p in points])
     x = alt.X(**share_axis(TEST, low, high))
-    y = alt.Y(**share_axis(ATTACK, 0, tenths([p.attack for p in points])[1]))
+    top = min(1.0, tenths([p.attack for p in points])[1] + 0.1)  # a name has room above its point
+    y = alt.Y(**share_axis(ATTACK, 0, significant(top)))
     told = alt.Title(title, subtitle=textwrap.wrap(f"Not beaten: {'; '.join(map(_told, best))}.", 100))
     stairs = alt.Chart(alt.InlineData(values=[_datum(p, best) for p in best])).mark_line(
         color=PALETTE[0], strokeWidth=1.5, opacity=0.6, interpolate="step-after"
@@ -123,8 +124,9 @@ def _labels(points: Sequence[Point], best: Sequence[Point], middle: float) -> It
     for align, own in sides.items():
         if own:
             data = alt.InlineData(values=[_datum(p, best) for p in own])
-            dx, dy = (8, -8) if align == "left" else (-8, 9)  # two that meet do not overlap
-            yield alt.Chart(data).mark_text(align=align, dx=dx, dy=dy, fontSize=12, limit=220)
+            # Two that meet do not overlap: names to the left of their points lie lower, but not on the axis.
+            dx, dy = (8, -8) if align == "left" else (-8, 3)
+            yield alt.Chart(data).mark_text(align=align, dx=dx, dy=dy, baseline="bottom", fontSize=12, limit=220)
 
 
 def _datum(point: Point, best: Sequence[Point]) -> dict[str, str | float]:

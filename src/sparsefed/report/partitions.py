@@ -29,7 +29,7 @@ TALL, LEAST, ROW = 480, 120, 18  # pixels: of the whole picture at most and at l
 MOST_NAMED = 6  # runs that share a partition, by name
 MOST_DRAWN = 4  # partitions of one report
 LEGEND = {"labelColor": INK, "titleColor": INK, "titleFontWeight": "normal", "labelFontSize": 12}
-SHADES = "Every column is a device; the darker a class, the larger its share of what the device owns."
+SHADES = "Every column is a device, by the class it owns most of; the stronger the colour, the larger a class's share."
 HEIGHTS = "How many devices own how many examples."
 
 
@@ -158,7 +158,7 @@ def _spread(values: Spread) -> str:
 def _told(of: Portrait) -> str:
     """The facts as a sentence."""
     told = f"{of.devices:,} devices own {_from_to(of.sizes)} examples each"
-    return f"{told}, of {_from_to(of.classes)} classes." if of.classes else f"{told}."
+    return f"{told}, of {_from_to(of.classes)} class{'es' * (of.classes[2] > 1)}." if of.classes else f"{told}."
 
 
 def _from_to(values: Spread) -> str:
@@ -185,7 +185,7 @@ def _mixtures(dealt: Dealt) -> alt.Chart:
     ]
     some = f"{len(of.chosen)} of {of.devices:,}" if len(of.chosen) < of.devices else str(len(of.chosen))
     height = max(LEAST, min(TALL, ROW * len(classes)))
-    x = alt.X("column:O", title=f"{some} devices, by commonest class", axis=alt.Axis(labels=False, ticks=False))
+    x = alt.X("column:O", title=f"{some} devices", axis=alt.Axis(labels=False, ticks=False))
     y = alt.Y("Class:N", title=None, sort=None, scale=alt.Scale(domain=classes), axis=alt.Axis(labelOverlap=True))
     shade = alt.Opacity("share:Q", title="Share", scale=alt.Scale(domain=[0, 1], range=[0, 1]))
     shade = shade.legend(format=".0%", values=[0.25, 0.5, 0.75, 1], symbolType="square", orient="bottom")

@@ -83,7 +83,7 @@ def _axis(sweep: Sweep) -> alt.X:
 def _points(sweep: Sweep) -> list[dict[str, Any]]:
     measured = {
         "Test accuracy": {value: [row.test_accuracy for row in rows] for value, rows in sweep.rows.items()},
-        "Attack accuracy": {value: [row.attack_mean for row in rows] for value, rows in sweep.rows.items()},
+        "Attack accuracy": {value: [row.attack_accuracy for row in rows] for value, rows in sweep.rows.items()},
     }
     return [
         _point(kind, value, [each for each in several if each is not None])
@@ -100,7 +100,7 @@ def _point(kind: str, value: float, several: Sequence[float]) -> dict[str, Any]:
 
 def _told(points: Sequence[Mapping[str, Any]]) -> str:
     told = (f"at {point['at']:g} {point['kind'].lower()} {percent(point[SHARE])}" for point in points)
-    return f"Means over the seeds: {'; '.join(told)}."
+    return f"At the last evaluation, means over the seeds: {'; '.join(told)}."
 
 
 def _pair(run: RunRecord) -> str:

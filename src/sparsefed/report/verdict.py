@@ -18,10 +18,14 @@ SAID: Mapping[Judgement, str] = {"held": "held", "in part": "held in part", "fel
 
 def verdict(runs: Sequence[RunRecord]) -> list[str]:
     """What came out and which defense held, two sentences a setting."""
-    found = matrices(runs)
-    told = [sentence for matrix in found[:MOST_SETTINGS] for sentence in sentences(matrix)]
+    return told(matrices(runs))
+
+
+def told(found: Sequence[Matrix]) -> list[str]:
+    """Two sentences for each of the first matrices."""
+    several = [sentence for matrix in found[:MOST_SETTINGS] for sentence in sentences(matrix)]
     rest = len(found) - MOST_SETTINGS
-    return [*told, f"{rest} more settings are in the tables below."] if rest > 0 else told
+    return [*several, f"{rest} more settings are in the tables below."] if rest > 0 else several
 
 
 def sentences(matrix: Matrix) -> list[str]:
@@ -61,11 +65,11 @@ def _calm(matrix: Matrix) -> str:
 def _each(matrix: Matrix) -> str:
     """Every attacked pair."""
     one = len(matrix.hostile) == 1
-    told = [
+    each = [
         f"{defense if one else f'{defense} under {attack}'} {_outcome(entry)}"
         for (defense, attack), entry in matrix.attacked.items()
     ]
-    joint = ", and ".join(filter(None, [", ".join(told[:-1]), told[-1]]))  # each has an `and` of its own
+    joint = ", and ".join(filter(None, [", ".join(each[:-1]), each[-1]]))  # each has an `and` of its own
     return f"Under the attack {matrix.hostile[0]}, {joint}" if one else f"Under attack, {joint}"
 
 
@@ -75,8 +79,8 @@ def _outcome(entry: Entry) -> str:
     if entry.test is None and entry.attack is None:
         return "is not evaluated yet"
     parts = {"attack accuracy": entry.attack, "test accuracy": entry.test}
-    told = [f"{percent(value)} {what}" for what, value in parts.items() if value is not None]
-    return f"ends at {listed(told)}"
+    known = [f"{percent(value)} {what}" for what, value in parts.items() if value is not None]
+    return f"ends at {listed(known)}"
 
 
 def _extremes(matrix: Matrix) -> str:
@@ -114,10 +118,10 @@ def _who_held(matrix: Matrix) -> str:
     if not found:
         return f"Nothing has been measured that tells who held; {_seeds(matrix)}"
     groups = {SAID[j]: [name for name, own in found.items() if own == j] for j in SAID}
-    told = [f"{listed(names)} {said}" for said, names in groups.items() if names]
+    said = [f"{listed(names)} {how}" for how, names in groups.items() if names]
     several = " against all of them" if len(matrix.hostile) > 1 and groups["held"] else ""
-    head = told[0] + several if groups["held"] else f"no defense held: {told[0]}"
-    return f"By the rule below, {', '.join([head, *told[1:]])}; {_seeds(matrix)}"
+    head = said[0] + several if groups["held"] else f"no defense held: {said[0]}"
+    return f"By the rule below, {', '.join([head, *said[1:]])}; {_seeds(matrix)}"
 
 
 def _seeds(matrix: Matrix) -> str:
