@@ -392,6 +392,21 @@ def test_sixty_runs_and_a_partition_fit_a_phone(tab: Page, tmp_path: Path, schem
 
 
 @in_browser
+def test_the_pointer_is_told_which_of_many_runs_it_is_at(tab: Page, tmp_path: Path) -> None:
+    (path,) = save(sixty(), tmp_path / "sixty.html")
+    tab.open(path)
+    seen = "(() => { const lines = document.querySelector('#chart-attack-accuracy .mark-line');"
+    seen += " lines.scrollIntoView({block: 'center'}); const b = lines.getBoundingClientRect();"
+    x, y = tab.value(seen + " return [b.x + b.width / 2, b.y + b.height / 2]; })()")
+    for step in (3, 0):
+        tab.ask("Input.dispatchMouseEvent", type="mouseMoved", x=x - step, y=y)
+    tab.until("document.getElementById('vg-tooltip-element')?.classList.contains('visible')")
+    told = tab.value("[...document.querySelectorAll('#vg-tooltip-element td')].map(cell => cell.textContent.trim())")
+    assert told[0] == "Run" and told[1] in {run.name for run in sixty()} and told[2:4] == ["family", told[1][0]]
+    assert tab.complaints() == []
+
+
+@in_browser
 def test_what_is_folded_opens_by_keyboard_and_shows_the_focus(tab: Page, file: Path) -> None:
     tab.open(file)
     tab.value("document.querySelector('details.fold > summary').focus()")

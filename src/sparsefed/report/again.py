@@ -8,7 +8,7 @@ from typing import Any
 
 from sparsefed import toml
 from sparsefed.report.groups import Facts, differing, flat, keys
-from sparsefed.report.markup import Html, code, element, folded, joined, table
+from sparsefed.report.markup import Html, code, element, foldable, folded, joined, table
 from sparsefed.report.summary import labels
 from sparsefed.types import RunRecord
 
@@ -26,7 +26,8 @@ def _configs(runs: Sequence[RunRecord]) -> Iterator[Html]:
     every = [dict(flat(run.config)) for run in runs]
     if len(runs) > 1:
         apart = [{key: each.get(key, "–") for key in differing(every)} for each in every]
-        yield facts_table("Where the configs differ", runs, apart) or element("p", "All runs have the same config.")
+        told = facts_table("Where the configs differ", runs, apart) or element("p", "All runs have the same config.")
+        yield foldable("Where the configs differ", told, fold=len(runs) > MOST_COLUMNS)
     named = zip(labels(runs), runs, strict=True)
     full = [folded(f"Config of {label}", code(toml.dumps(run.config))) for label, run in named]
     yield joined(full) if len(runs) <= MOST_COLUMNS else folded("All configs", *full)

@@ -40,7 +40,7 @@ def attack(runs: Sequence[RunRecord], compared: Sequence[Comparison]) -> Html:
         if beside
         else "Add the runs without attackers (`sparsefed run CONFIG.toml --twins`) for what is lost against them."
     )
-    return joined([foldable("Runs under attack", told, fold=len(hit) > MOST_ROWS), note(RULES + lone)])
+    return foldable("Runs under attack", joined([told, note(RULES + lone)]), fold=len(hit) > MOST_ROWS)
 
 
 def _cells(row: SummaryRow, beside: Comparison | None) -> tuple[str, ...]:

@@ -93,7 +93,7 @@ def _curves(
         return None
     told = alt.Title(title, subtitle=textwrap.wrap(f"{what} by round: {_ends(lines, write)}.", 100))
     if len(runs) > MOST_LINES:
-        return crowd(lines, dict(zip(names, families(runs), strict=True)), y, write, told)
+        return crowd(lines, dict(zip(names, families(runs), strict=True)), y, told)
     # A run looks the same in every chart, also where others are missing.
     strokes = [stroke(i) for i, label in enumerate(names) if label in lines]
     return drawn(lines, strokes, y, write, told)

@@ -107,19 +107,13 @@ def drawn(
     return dressed(alt.LayerChart(layer=[curves, rule.add_params(hover), dots]), title, names)
 
 
-def crowd(
-    lines: Mapping[str, Curve],
-    families: Mapping[str, str],
-    y: alt.Y,
-    write: Callable[[float], str],
-    title: alt.Title,
-) -> alt.LayerChart:
+def crowd(lines: Mapping[str, Curve], families: Mapping[str, str], y: alt.Y, title: alt.Title) -> alt.LayerChart:
     """More curves than a legend can name: coloured by family, and the one nearest to the pointer named and lifted."""
     import altair as alt
 
     names = list(dict.fromkeys(families[name] for name in lines))
     long = [
-        {RUN: name, "family": families[name], ROUND: t, "value": significant(v), "Value": write(v)}
+        {RUN: name, "family": families[name], ROUND: t, "value": significant(v, 3)}
         for name, points in lines.items()
         for t, v in points
     ]

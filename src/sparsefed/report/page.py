@@ -104,8 +104,7 @@ def _summary(runs: Sequence[RunRecord], found: Sequence[Matrix]) -> Iterator[Htm
         yield element("p", unfinished, class_="warning", role="note")
     yield element("p", " ".join(told(found)), class_="verdict")
     yield matrix_part(found)
-    yield foldable("What each run came to", _summary_table(rows), fold=len(rows) > MOST_RUNS)
-    yield note(RULES)
+    yield foldable("What each run came to", joined([_summary_table(rows), note(RULES)]), fold=len(rows) > MOST_RUNS)
     yield from _privacy(runs)
 
 
