@@ -24,8 +24,8 @@ from sparsefed.certify.convergence import Descent, corollary, derived, memories,
 from sparsefed.config import Config
 from sparsefed.defenses import build
 from sparsefed.errors import ConfigError
-from sparsefed.report.files import picture
 from sparsefed.report.numbers import length
+from sparsefed.report.pictures import picture
 from sparsefed.rng import rng
 from sparsefed.types import Context
 from sparsefed.vectors import as_blocks

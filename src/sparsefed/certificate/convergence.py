@@ -35,7 +35,7 @@ from sparsefed.certify.convergence import Descent, printed, sharp, worst_delta
 from sparsefed.client import Cohort, LocalStep
 from sparsefed.config import Config, Experiment
 from sparsefed.errors import ConfigError
-from sparsefed.report.charts import log_ticks
+from sparsefed.report.lines import log_ticks
 from sparsefed.simulate import Metrics, run_round
 from sparsefed.task import image_normaliser
 from sparsefed.types import Batch

@@ -10,10 +10,10 @@ from sparsefed import config as configs
 from sparsefed import runs, toml
 from sparsefed.certificate.convergence import Convergence
 from sparsefed.certify.convergence import terms, worst_delta
-from sparsefed.report.charts import CONFIG, INK, LEGEND, SIZE, Stroke, log_ticks
-from sparsefed.report.markup import element, folded, joined, table
+from sparsefed.report.lines import INK, Stroke, dressed, log_ticks
+from sparsefed.report.markup import code, element, folded, note, table
 from sparsefed.report.numbers import length, significant
-from sparsefed.report.page import figure, sheet
+from sparsefed.report.shell import figure, figures, page, section
 
 if TYPE_CHECKING:
     import altair as alt
@@ -131,12 +131,8 @@ def _dressed(drawn: alt.LayerChart, found: Convergence) -> alt.LayerChart:
     import altair as alt
 
     told = f"Least {GRADIENT} measured {length(found.least[-1])}, bound {length(found.bound[-1])} at the end."
-    column = 46 + 6.5 * max(map(len, STROKES))
-    legend = LEGEND | {"columns": max(1, int(SIZE["width"] // column))}
     title = alt.Title("What the theorem promises, and what a run does", subtitle=told)
-    sized = drawn.properties(title=title, usermeta={"legendColumn": column}, **SIZE)
-    dressed: alt.LayerChart = sized.configure(**CONFIG, legend=legend)
-    return dressed
+    return dressed(drawn, title, list(STROKES))
 
 
 def html(found: Convergence) -> str:
@@ -144,25 +140,22 @@ def html(found: Convergence) -> str:
     news, *more = sentences(found)
     name = found.config.name or "a config"
     numbers = table("The least gradient and its bounds", HEAD, rows(found), class_="numbers")
-    return sheet(
-        title=f"SparseFed: convergence of {name}",
+    drawn = figure("convergence", chart(found), "Below the grey rule a bound says more than the first model does.")
+    again = ("Save the config and give it to ", element("code", "sparsefed certify CONFIG --convergence"))
+    return page(
+        f"SparseFed: convergence of {name}",
+        f"{len(found.deltas):,} rounds of a softmax layer with top {found.k:,} of {found.d:,} in {name}.",
+        [
+            section("Summary", element("p", news, class_="verdict"), numbers, note(" ".join(more)), note(RULES)),
+            section("Curves", figures([drawn])),
+            section("Config", folded("Config", code(toml.dumps(configs.dump(found.config))))),
+            section(
+                "How to run it again",
+                element("p", *again),
+                folded("The models that were looked at", _points(found)),
+            ),
+        ],
         heading="SparseFed convergence",
-        lead=f"{len(found.deltas):,} rounds of a softmax layer with top {found.k:,} of {found.d:,} in {name}.",
-        summary=joined(
-            [
-                element("p", news, class_="verdict"),
-                numbers,
-                element("p", " ".join(more), class_="note"),
-                element("p", RULES, class_="note"),
-            ]
-        ),
-        pictured="Curves",
-        charts=figure("convergence", chart(found), "Below the grey rule a bound says more than the first model does."),
-        configs=folded("Config", element("pre", element("code", toml.dumps(configs.dump(found.config))))),
-        again=element(
-            "p", "Save the config and give it to ", element("code", "sparsefed certify CONFIG --convergence")
-        ),
-        provenance=folded("The models that were looked at", _points(found)),
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparsefed.choosing.outcome import Outcome
 from sparsefed.choosing.words import lost, when
-from sparsefed.report.charts import CONFIG, LEGEND, PALETTE, SIZE, Stroke, log_ticks
+from sparsefed.report.lines import PALETTE, Stroke, dressed, log_ticks
 from sparsefed.report.numbers import percent, significant
 
 if TYPE_CHECKING:
@@ -151,10 +151,4 @@ def _y(title: str, share: bool) -> alt.Y:
 def _dressed(layers: Sequence[alt.Chart], title: str, told: str, names: Sequence[str]) -> alt.LayerChart:
     import altair as alt
 
-    column = 46 + 6.5 * max(map(len, names))
-    legend = LEGEND | {"columns": max(1, int(SIZE["width"] // column))}
-    chart = alt.LayerChart(layer=list(layers)).properties(
-        title=alt.Title(title, subtitle=textwrap.wrap(told, 100)), usermeta={"legendColumn": column}, **SIZE
-    )
-    dressed: alt.LayerChart = chart.configure(**CONFIG, legend=legend)
-    return dressed
+    return dressed(alt.LayerChart(layer=list(layers)), alt.Title(title, subtitle=textwrap.wrap(told, 100)), names)

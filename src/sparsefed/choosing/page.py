@@ -11,8 +11,8 @@ from sparsefed.choosing.charts import curve_chart, probe_chart
 from sparsefed.choosing.outcome import Outcome
 from sparsefed.choosing.probes import FOLDER
 from sparsefed.choosing.words import PROBED, as_json, curve_head, curve_rows, probe_rows, sentences
-from sparsefed.report.markup import Html, element, folded, joined, table
-from sparsefed.report.page import figure, sheet
+from sparsefed.report.markup import Html, code, element, folded, joined, table
+from sparsefed.report.shell import figure, figures, page, section
 
 PAGE, NUMBERS = "choose-k.html", "choose-k.json"
 CURVE = (
@@ -35,20 +35,18 @@ def html(outcome: Outcome) -> str:
     """The outcome as one page that works offline, in the looks of a report."""
     first = 2 if outcome.probes else 1
     name = outcome.config.name or "a config"
-    return sheet(
-        title=f"SparseFed: k for {name}",
-        heading="SparseFed: the choice of k",
-        lead=f"{name}: {outcome.config.model.name} with {outcome.d:,} parameters, {outcome.config.data.name}, defense "
-        f"{outcome.config.defense.name}.",
-        summary=joined(
-            element("p", each, class_="verdict" if i < first else "note") for i, each in enumerate(sentences(outcome))
-        ),
-        pictured="Curves",
-        charts=joined(_figures(outcome)),
-        configs=folded("Config", element("pre", element("code", toml.dumps(configs.dump(outcome.config))))),
-        again=joined(_again(outcome)),
-        provenance="",
+    lead = (
+        f"{name}: {outcome.config.model.name} with {outcome.d:,} parameters, {outcome.config.data.name}, defense "
+        f"{outcome.config.defense.name}."
     )
+    said = [element("p", each, class_="verdict" if i < first else "note") for i, each in enumerate(sentences(outcome))]
+    parts = [
+        section("Summary", *said),
+        section("Curves", figures(list(_figures(outcome)))),
+        section("Config", folded("Config", code(toml.dumps(configs.dump(outcome.config))))),
+        section("How to run it again", *_again(outcome)),
+    ]
+    return page(f"SparseFed: k for {name}", lead, parts, heading="SparseFed: the choice of k")
 
 
 def _figures(outcome: Outcome) -> Iterator[Html]:

@@ -20,7 +20,7 @@ from sparsefed.config import Config, Experiment
 from sparsefed.defenses import DEFENSES, Frame
 from sparsefed.errors import ConfigError, RunError
 from sparsefed.parameters import parameters
-from sparsefed.report.charts import log_ticks
+from sparsefed.report.lines import log_ticks
 from sparsefed.simulate import Protocol, ServerState, run_round, simulate
 from sparsefed.types import Block, Context, Defense, State, Step
 
