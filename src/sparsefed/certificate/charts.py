@@ -12,7 +12,7 @@ from sparsefed.certificate.outcome import Certificate, written
 from sparsefed.certificate.route import Route, in_l1
 from sparsefed.certify import radius
 from sparsefed.certify.protocol import Protocol
-from sparsefed.report.charts import CONFIG, LEGEND, PALETTE, SIZE
+from sparsefed.report.lines import PALETTE, dressed
 from sparsefed.report.numbers import percent, significant
 
 if TYPE_CHECKING:
@@ -114,8 +114,4 @@ def _lines(
     tips = [alt.Tooltip("line:N", title="Bound"), *(alt.Tooltip(f"{each}:N") for each in told)]
     dots = base.mark_point(filled=True, size=40, opacity=0.9).encode(tooltip=tips)
     chart = alt.LayerChart(layer=[base.mark_line(strokeWidth=2).encode(strokeDash=dash), dots])
-    column = 46 + 6.5 * max(map(len, names))
-    legend = LEGEND | {"columns": max(1, int(SIZE["width"] // column))}
-    sized = chart.properties(title=title, usermeta={"legendColumn": column}, **SIZE)
-    dressed: alt.LayerChart = sized.configure(**CONFIG, legend=legend)
-    return dressed
+    return dressed(chart, title, names)

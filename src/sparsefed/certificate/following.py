@@ -13,7 +13,7 @@ from sparsefed import config as configs
 from sparsefed import runs
 from sparsefed.certificate.convergence import Convergence, measure
 from sparsefed.certificate.convergence_page import HEAD, html, rows, sentences
-from sparsefed.report.files import write
+from sparsefed.report.pictures import write
 
 __all__ = ["convergence_table", "follow", "save_convergence", "sentences"]
 

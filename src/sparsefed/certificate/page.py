@@ -22,9 +22,9 @@ from sparsefed.certificate.words import (
     title,
     verdict,
 )
-from sparsefed.report.files import write
-from sparsefed.report.markup import Html, element, folded, joined, table
-from sparsefed.report.page import figure, sheet
+from sparsefed.report.markup import Html, code, element, folded, joined, note, table
+from sparsefed.report.pictures import write
+from sparsefed.report.shell import figure, figures, page, section
 
 SAID = {
     "accuracy": "Higher is better: the share of test points that are right, and that no attack can make wrong.",
@@ -40,17 +40,15 @@ def save(found: Certificate, out: Path) -> Path:
 
 def html(found: Certificate) -> str:
     """The whole page."""
-    return sheet(
-        title=f"SparseFed: {title(found)}",
-        heading=f"SparseFed: {title(found)}",
-        lead=_lead(found),
-        summary=joined(_summary(found)),
-        pictured="Radii" if found.accuracy is None else "Certified accuracy and radii",
-        charts=joined(figure(name, chart, SAID[name]) for name, chart in charts(found).items()),
-        configs=folded("Config", element("pre", element("code", toml.dumps(configs.dump(found.source.config))))),
-        again=joined(_again(found)),
-        provenance="",
-    )
+    drawn = [figure(name, chart, SAID[name]) for name, chart in charts(found).items()]
+    config = toml.dumps(configs.dump(found.source.config))
+    parts = [
+        section("Summary", *_summary(found)),
+        section("Radii" if found.accuracy is None else "Certified accuracy and radii", figures(drawn)),
+        section("Config", folded("Config", code(config))),
+        section("How to run it again", *_again(found)),
+    ]
+    return page(f"SparseFed: {title(found)}", _lead(found), parts)
 
 
 def _lead(found: Certificate) -> str:
@@ -70,7 +68,7 @@ def _summary(found: Certificate) -> Iterator[Html]:
     for sentence in others:
         yield element("p", sentence, class_="warning" if sentence.startswith("Warning") else "")
     yield table(title(found), heads(found), map(_marked, rows(found)), class_="numbers")
-    yield element("p", LEGEND, class_="note")
+    yield note(LEGEND)
     if found.accuracy is not None:
         yield table("Certified accuracy", accuracy_heads(), accuracy_rows(found.accuracy), class_="numbers")
     yield table(ASSUMED, ("About", "What", "Known how"), _assumptions(found), class_="prose")
@@ -90,4 +88,4 @@ def _assumptions(found: Certificate) -> Iterator[tuple[str, ...]]:
 def _again(found: Certificate) -> Iterator[Html]:
     kind = "run folder" if found.source.run else "config"
     yield element("p", f"With the same {kind}, the same numbers come out:")
-    yield element("pre", element("code", shlex.join(["sparsefed", *sys.argv[1:]])))
+    yield code(shlex.join(["sparsefed", *sys.argv[1:]]))
