@@ -61,7 +61,12 @@ def measure(name: str) -> Measure:
     >>> measure("attack_mean").title, measure("largest_m").title
     ('Attack accuracy, mean', 'Largest m')
     """
-    return MEASURES.get(name) or Measure(name.replace("_", " ").capitalize(), _formulas, "", name.endswith("share"))
+    unlisted = Measure(name.replace("_", " ").capitalize(), _share if name.endswith("share") else _formulas, "")
+    return MEASURES.get(name, unlisted)
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.3g}%"
 
 
 def _formulas(value: float | None) -> str:
