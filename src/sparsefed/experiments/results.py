@@ -7,7 +7,7 @@ how often the runner was interrupted, so equal cells make equal files.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -72,6 +72,28 @@ def trouble(out: Path, said: str) -> RunError:
         f"cannot write to {out} ({said}); free some space or make it writable, then give the same command again: it "
         "goes on where it was. Or choose another folder with --out"
     )
+
+
+def timing(line: str) -> tuple[str, float, int] | None:
+    """A line of the timings: key, seconds and rounds; None where it was cut off."""
+    try:
+        told: Any = json.loads(line)
+        return str(told["key"]), float(told["seconds"]), int(told["rounds"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def timings(out: Path) -> list[tuple[str, float, int]]:
+    """What cells took, in every call so far."""
+    file = out / TIMINGS
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else ()
+    return [told for line in lines if (told := timing(line)) is not None]
+
+
+def seconds(out: Path, keys: Container[str]) -> float | None:
+    """What these cells took together; None where nobody looked at the clock."""
+    found = [took for key, took, _ in timings(out) if key in keys]
+    return sum(found) if found else None
 
 
 class Ledger:

@@ -205,11 +205,10 @@ class _Run:
 
     def _recall(self) -> None:
         """What cells took in earlier calls."""
-        file, known = self._out / results.TIMINGS, {cell.key: cell for cell in self._planned()}
-        for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
-            told = _timing(line)
-            if told is not None and told[0] in known:
-                self._clock.learn(known[told[0]], told[1], told[2])
+        known = {cell.key: cell for cell in self._planned()}
+        for key, seconds, rounds in results.timings(self._out):
+            if key in known:
+                self._clock.learn(known[key], seconds, rounds)
 
     def _planned(self) -> Iterator[Cell]:
         for plan in self._plans:
@@ -250,14 +249,6 @@ def _title(plan: Plan, slot: Slot, cell: Cell) -> str:
     what = {"search": f"search {slot.attack}", "twin": "unattacked", "plain": "plain"}.get(slot.role, twin)
     parts = (plan.exhibit.name, *slot.values.values(), what, f"seed {slot.seed}")
     return " · ".join(part for part in parts if part)
-
-
-def _timing(line: str) -> tuple[str, float, int] | None:
-    try:
-        told: Any = json.loads(line)
-        return str(told["key"]), float(told["seconds"]), int(told["rounds"])
-    except (ValueError, KeyError, TypeError):  # a line that was cut off is only an estimate less
-        return None
 
 
 def formula_rows(plan: Plan) -> list[results.Row]:

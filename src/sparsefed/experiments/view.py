@@ -1,0 +1,132 @@
+"""What a person sees of exhibits: one progress view while they run, then tables, verdicts and what was scaled."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from sparsefed.experiments.claims import HOLDS, NOT, PART, UNTESTED, Judged
+from sparsefed.experiments.outcome import Outcome, body, columns, outcome, rules, what_was_scaled
+from sparsefed.experiments.page import save
+from sparsefed.experiments.plan import Plan
+from sparsefed.experiments.reading import load, names
+from sparsefed.experiments.runner import Running, Standing
+from sparsefed.report.numbers import duration
+
+COLOURS = {HOLDS: "green", PART: "yellow", NOT: "red", UNTESTED: "dim"}
+
+
+class _Left(ProgressColumn):
+    """The time left, as the runner estimates it from seconds a round."""
+
+    def render(self, task: Task) -> Text:
+        left = task.fields.get("left")
+        return Text("" if left is None else f"{duration(left)} left", style="cyan")
+
+
+class ReproduceView:
+    """Cells done and the time left in one line, a line below for each cell at work; where the output is no terminal, a
+    line for each cell that ends."""
+
+    def __init__(self, console: Console) -> None:
+        self._console, self._began = console, time.monotonic()
+        self._progress = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=max(5, min(24, console.width - 90))),
+            TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+            TextColumn("{task.fields[what]}"),
+            TimeElapsedColumn(),
+            _Left(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._all = self._progress.add_task("cells", total=1, what="", left=None)
+        self._lines = [self._progress.add_task("", total=1, visible=False, what="rounds", left=None)]
+
+    def __enter__(self) -> ReproduceView:
+        self._progress.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for line in self._lines:
+            self._progress.update(line, visible=False)
+        self._progress.stop()
+
+    def show(self, standing: Standing) -> None:
+        """How far everything is now."""
+        done, failed = standing.done + standing.failed, f"[red]{standing.failed} failed" if standing.failed else ""
+        self._progress.update(self._all, completed=done, total=standing.total, what=failed, left=standing.left)
+        self._show_running(standing.running)
+        if standing.ended and not self._console.is_terminal:
+            left = "" if standing.left is None else f"; {duration(standing.left)} left"
+            line = f"cell {done}/{standing.total}: {standing.ended}{left}"
+            self._console.print(line, highlight=False, soft_wrap=True, markup=False)
+
+    def _show_running(self, running: Sequence[Running]) -> None:
+        while len(self._lines) < len(running):
+            self._lines.append(self._progress.add_task("", total=1, visible=False, what="rounds", left=None))
+        width = max(20, self._console.width - 66)
+        for i, line in enumerate(self._lines):
+            if i < len(running):
+                title = running[i].title
+                shown = title if len(title) <= width else f"{title[: width - 1]}…"
+                at = {"completed": running[i].round, "total": running[i].rounds}
+                self._progress.update(line, description=f"  {shown}", visible=True, **at)  # type: ignore[arg-type]
+            else:
+                self._progress.update(line, visible=False)
+
+
+def list_table() -> Table:
+    """What there is to reproduce."""
+    table = Table()
+    for heading in ("name", "in the paper", "what it is", "scales"):
+        table.add_column(heading, overflow="fold")
+    for name in names():
+        exhibit = load(name)
+        scales = ", ".join(exhibit.scales) or "a formula"
+        table.add_row(name, escape(exhibit.where), escape(exhibit.title), scales)
+    return table
+
+
+def told(plan: Plan, out: Path) -> Iterator[Table | str]:
+    """What an exhibit came to, after its page and pictures are written: tables, and lines with markup."""
+    found = outcome(plan, out)
+    yield outcome_table(found)
+    yield from verdicts(found.judged)
+    yield from (f"[dim]{escape(line)}[/dim]" for line in (*rules(found), *what_was_scaled(found)))
+    for path in save(found, out):
+        yield f"wrote [bold]{escape(str(path))}[/bold]"
+    yield ""
+
+
+def outcome_table(found: Outcome) -> Table:
+    """Ours beside the paper's."""
+    exhibit = found.exhibit
+    table = Table(title=f"{exhibit.where}: {escape(exhibit.title)}", title_justify="left", caption_justify="left")
+    for column in columns(found):
+        justify = "left" if column.ours is None else "right"
+        style = "dim" if column.ours is False else ""
+        table.add_column(escape(column.title), justify=justify, style=style, overflow="fold")  # type: ignore[arg-type]
+    for line in body(found):
+        table.add_row(*map(escape, line))
+    return table
+
+
+def verdicts(judged: Iterable[Judged]) -> Iterator[str]:
+    """A line for each claim, and below it where it fails."""
+    for each in judged:
+        told = f"[{COLOURS[each.verdict]}]{each.verdict}[/]"
+        yield f"{told}: {escape(each.claim.text)} [dim]({escape(each.claim.where)})[/dim]"
+        against = [comparison.told for comparison in each.comparisons if not comparison.holds]
+        if each.verdict in (PART, NOT, UNTESTED):
+            yield from (f"    [dim]{escape(line)}[/dim]" for line in against[:3])
+            if len(against) > 3:
+                yield f"    [dim]and at {len(against) - 3} more[/dim]"
