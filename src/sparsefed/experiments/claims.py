@@ -3,7 +3,8 @@
 The rule, also told with the results. With means a and b over the seeds and standard errors s_a, s_b (the sample's
 standard deviation over the square root of the number of seeds), a claim that a is lower than b (by x)
 
-    holds at a combination   if   b - a > x   and   b - a > sqrt(s_a^2 + s_b^2),   with at least 2 seeds on both sides;
+    holds at a combination   if   b - a > x   and   b - a > sqrt(s_a^2 + s_b^2),   with at least 2 seeds on both sides
+    (by a factor f: with f a and f s_a in the place of a and s_a);
 
 `alike` within w holds if |a - b| + sqrt(s_a^2 + s_b^2) <= w, a bound if the mean is beyond it by more than its standard
 error, `rises` if the last value is larger than the first in that sense and no step on the way goes back by more than
@@ -156,10 +157,12 @@ def _compared(claim: Claim, own: Entry, rival: Entry, axis: str) -> Comparison:
         return Comparison(None, f"{told}: {_why(own, rival)}")
     if not own.converged and claim.metric.startswith("attack"):
         return Comparison(False, f"{told}: did not converge")
-    noise, gap = math.hypot(own.error, rival.error), rival.mean - own.mean
     if claim.form == "alike":
+        gap, noise = rival.mean - own.mean, math.hypot(own.error, rival.error)
         return Comparison(abs(gap) + noise <= (claim.within or 0.0), told)
-    return _beyond(gap if claim.form == "lower" else -gap, claim.by, noise, told)
+    low, high = (own, rival) if claim.form == "lower" else (rival, own)
+    noise = math.hypot(claim.factor * (low.error or 0.0), high.error or 0.0)
+    return _beyond((high.mean or 0.0) - claim.factor * (low.mean or 0.0), claim.by, noise, told)
 
 
 def _beyond(gap: float, by: float, noise: float, told: str) -> Comparison:

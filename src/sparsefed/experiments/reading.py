@@ -122,6 +122,8 @@ def _claim_problems(exhibit: Exhibit, claim: Claim) -> Iterator[str]:
             yield from _axis(exhibit, axis)
     if claim.form in BOUNDS and claim.by:
         yield "`by` is for comparisons; change the bound instead"
+    if claim.form not in ("lower", "higher") and claim.factor != 1:
+        yield "`factor` is for `lower` and `higher`"
 
 
 def _chart_problems(exhibit: Exhibit) -> Iterator[str]:

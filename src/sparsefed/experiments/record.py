@@ -56,6 +56,7 @@ class Scale(_Record):
     axes: dict[str, dict[str, Table]] = {}  # over single values of an axis, after `set`
     search: bool | Names = True  # False: the attack as given; names: of these variants alone
     twins: Twins | None = None  # None: the exhibit's
+    est_minutes: Annotated[float, Field(gt=0)] | None = None  # on two cores, one run on each
 
     @model_validator(mode="after")
     def _each_seed_once(self) -> Scale:
@@ -84,6 +85,7 @@ class Claim(_Record):
     below: Share | None = None  # a bound for everything at `at`
     above: Share | None = None
     by: Annotated[float, Field(ge=0)] = 0.0  # how much at least, in the metric's unit
+    factor: Annotated[float, Field(ge=1)] = 1.0  # and how many times lower or higher at least
     within: Annotated[float, Field(ge=0)] | None = None
     at: Pick = {}  # where it is made; everywhere by default
 

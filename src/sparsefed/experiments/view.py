@@ -18,6 +18,7 @@ from sparsefed.experiments.outcome import Outcome, body, columns, outcome, rules
 from sparsefed.experiments.page import save
 from sparsefed.experiments.plan import Plan
 from sparsefed.experiments.reading import load, names
+from sparsefed.experiments.record import Exhibit
 from sparsefed.experiments.runner import Running, Standing
 from sparsefed.report.numbers import duration
 
@@ -87,13 +88,21 @@ class ReproduceView:
 def list_table() -> Table:
     """What there is to reproduce."""
     table = Table()
-    for heading in ("name", "in the paper", "what it is", "scales"):
+    for heading in ("name", "in the paper", "what it is", "at scale laptop"):
         table.add_column(heading, overflow="fold")
     for name in names():
         exhibit = load(name)
-        scales = ", ".join(exhibit.scales) or "a formula"
-        table.add_row(name, escape(exhibit.where), escape(exhibit.title), scales)
+        table.add_row(name, escape(exhibit.where), escape(exhibit.title), _laptop(exhibit))
     return table
+
+
+def _laptop(exhibit: Exhibit) -> str:
+    if exhibit.kind == "formula":
+        return "a formula"
+    scale = next((each for name, each in exhibit.scales.items() if name == "laptop"), None)
+    if scale is None:
+        return "not at this scale"
+    return "" if scale.est_minutes is None else f"about {scale.est_minutes:.0f} min on 2 cores"
 
 
 def told(plan: Plan, out: Path) -> Iterator[Table | str]:
