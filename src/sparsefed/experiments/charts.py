@@ -23,7 +23,9 @@ from sparsefed.report.numbers import significant
 if TYPE_CHECKING:
     import altair as alt
 
+MOST_TICKS = 10
 WIDE = 50  # from the smallest to the largest: an axis becomes logarithmic
+Points = list[dict[str, Any]]
 SAID = "Error bars: one standard deviation over the seeds, both ways. Hollow diamonds: the paper."
 
 
@@ -60,15 +62,16 @@ def _drawn(
         points = list(_points(chart, entries(here, metric, exact))) + list(_printed(chart, metric, panel, here, paper))
     if not points:
         return None
-    return {"bars": _bars, "lines": _lines, "heat": _heat, "pareto": _pareto}[chart.kind](
-        chart, metric, points, _title(exhibit, metric, panel)
-    )
+    every = [] if chart.kind == "pareto" else [_series(chart, row["cell"]) for row in rows]
+    lines = list(dict.fromkeys([*every, *(str(point[LINE]) for point in points)]))  # the same colours in every panel
+    draw = {"bars": _bars, "lines": _lines, "heat": _heat, "pareto": _pareto}[chart.kind]
+    return draw(chart, metric, points, lines, _title(exhibit, metric, panel))
 
 
 def _title(exhibit: Exhibit, metric: str, panel: Pick) -> alt.Title:
     import altair as alt
 
-    where = "".join(f", {values[0]}" for values in panel.values())
+    where = "".join(f"; {axis}: {values[0]}" for axis, values in panel.items())
     about = measure(metric).about
     subtitle = f"{measure(metric).title}{f' ({about})' if about else ''}. {exhibit.where} of the paper."
     return alt.Title(f"{exhibit.title}{where}", subtitle=textwrap.wrap(subtitle, 100))
@@ -143,10 +146,10 @@ def _pairs(chart: Chart, across: Sequence[Entry], up: Sequence[Entry]) -> Iterat
 # --- pictures --------------------------------------------------------------------------------------------------------
 
 
-def _bars(chart: Chart, metric: str, points: list[dict[str, Any]], title: alt.Title) -> alt.LayerChart:
+def _bars(chart: Chart, metric: str, points: Points, lines: list[str], title: alt.Title) -> alt.LayerChart:
     import altair as alt
 
-    order, lines = _names(points, X), _names(points, LINE)
+    order = _names(points, X)
     x = alt.X(f"{X}:N", title=chart.x, sort=None, scale=alt.Scale(domain=order), axis=_flat_labels(order))
     grouped = len(lines) > 1 and lines != order
     base = alt.Chart(alt.InlineData(values=points)).encode(x=x)
@@ -160,10 +163,9 @@ def _bars(chart: Chart, metric: str, points: list[dict[str, Any]], title: alt.Ti
     return _dressed([bars, spread, paper], title, lines if grouped else ["-"])
 
 
-def _lines(chart: Chart, metric: str, points: list[dict[str, Any]], title: alt.Title) -> alt.LayerChart:
+def _lines(chart: Chart, metric: str, points: Points, lines: list[str], title: alt.Title) -> alt.LayerChart:
     import altair as alt
 
-    lines = _names(points, LINE)
     points, x = _placed(chart, points)
     base = alt.Chart(alt.InlineData(values=points)).encode(x=x)
     ours = base.transform_filter(f"datum.{WHOSE} == '{OURS}'")
@@ -178,11 +180,11 @@ def _lines(chart: Chart, metric: str, points: list[dict[str, Any]], title: alt.T
     return _dressed([*layers, _diamonds(base, metric, points)], title, lines)
 
 
-def _heat(chart: Chart, metric: str, points: list[dict[str, Any]], title: alt.Title) -> alt.LayerChart:
+def _heat(chart: Chart, metric: str, points: Points, lines: list[str], title: alt.Title) -> alt.LayerChart:
     import altair as alt
 
     ours = [point | {"told": measure(metric).write(point[Y])} for point in points if point[WHOSE] == OURS]
-    across, down = _names(ours, X), _names(ours, LINE)
+    across, down = _names(ours, X), [line for line in lines if line in _names(ours, LINE)]
     x = alt.X(f"{X}:N", title=chart.x, sort=None, scale=alt.Scale(domain=across), axis=_flat_labels(across))
     y = alt.Y(f"{LINE}:N", title=chart.colour, sort=None, scale=alt.Scale(domain=down))
     values = [point[Y] for point in ours]
@@ -190,14 +192,15 @@ def _heat(chart: Chart, metric: str, points: list[dict[str, Any]], title: alt.Ti
     base = alt.Chart(alt.InlineData(values=ours)).encode(x=x, y=y)
     shade = alt.Color(f"{Y}:Q", scale=alt.Scale(scheme="oranges", domain=domain), legend=None)
     squares = base.mark_rect(stroke="white", strokeWidth=1).encode(color=shade)
-    text = base.mark_text(fontSize=12, color="#1f2328").encode(text="told:N")
+    dark = alt.value("white"), alt.value("#1f2328")
+    ink = alt.when(f"datum.{Y} > {domain[0] + 0.55 * (domain[1] - domain[0])}").then(dark[0]).otherwise(dark[1])
+    text = base.mark_text(fontSize=12).encode(text="told:N", color=ink)
     return _dressed([squares, text], title, ["-"], {"width": SIZE["width"], "height": max(120, 34 * len(down))})
 
 
-def _pareto(chart: Chart, metric: str, points: list[dict[str, Any]], title: alt.Title) -> alt.LayerChart:
+def _pareto(chart: Chart, metric: str, points: Points, lines: list[str], title: alt.Title) -> alt.LayerChart:
     import altair as alt
 
-    lines = _names(points, LINE)
     scale = alt.Scale(domain=[0, 1]) if measure(chart.x).share else alt.Scale(zero=False)
     x = alt.X(f"{X}:Q", title=measure(chart.x).title, scale=scale, axis=_axis(chart.x, points, X))
     base = alt.Chart(alt.InlineData(values=points)).encode(x=x, y=_quantity(metric, points))
@@ -205,16 +208,16 @@ def _pareto(chart: Chart, metric: str, points: list[dict[str, Any]], title: alt.
     return _dressed([dots.encode(color=_colours(lines, legend=True))], title, lines)
 
 
-def _diamonds(base: alt.Chart, metric: str, points: list[dict[str, Any]]) -> alt.Chart:
+def _diamonds(base: alt.Chart, metric: str, points: Points) -> alt.Chart:
     """The paper's numbers."""
     paper = base.transform_filter(f"datum.{WHOSE} == '{PAPER}'").mark_point(
-        shape="diamond", size=70, filled=False, color=INK, opacity=1
+        shape="diamond", size=70, fill="white", stroke=INK, strokeWidth=1.5, opacity=1
     )
     drawn: alt.Chart = paper.encode(y=_quantity(metric, points))
     return drawn
 
 
-def _placed(chart: Chart, points: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], alt.X]:
+def _placed(chart: Chart, points: Points) -> tuple[Points, alt.X]:
     """The points with their x as a number where all are numbers, and the axis for them."""
     import altair as alt
 
@@ -226,12 +229,15 @@ def _placed(chart: Chart, points: list[dict[str, Any]]) -> tuple[list[dict[str, 
             f"{X}:N", title=chart.x, sort=None, scale=alt.Scale(domain=order), axis=_flat_labels(order)
         )
     placed = [{**point, X: value} for point, value in zip(points, numbers, strict=True)]
-    low, high = min(numbers), max(numbers)
-    title = "Round" if chart.x == ROUND else chart.x
-    if chart.x != ROUND and low > 0 and high / low >= WIDE:
-        scale, axis = alt.Scale(type="log", nice=False), alt.Axis(format="~s", values=log_ticks(low, high))
-        return placed, alt.X(f"{X}:Q", title=f"{title} (log)", scale=scale, axis=axis)
-    return placed, alt.X(f"{X}:Q", title=title, scale=alt.Scale(zero=False), axis=alt.Axis(format="~g", grid=False))
+    if chart.x == ROUND:
+        scale, axis = alt.Scale(domain=[0, max(numbers)]), alt.Axis(format="d", grid=False, tickMinStep=1, tickCount=6)
+        return placed, alt.X(f"{X}:Q", title="Round", scale=scale, axis=axis)
+    low, high, each = min(numbers), max(numbers), sorted(set(numbers))
+    log = low > 0 and high / low >= WIDE
+    ticks = each if len(each) <= MOST_TICKS and not log else log_ticks(low, high) if log else []
+    axis = alt.Axis(format="~s" if high >= 1000 else "~g", grid=False, **({"values": ticks} if ticks else {}))
+    scale = alt.Scale(type="log" if log else "linear", nice=False, zero=False, padding=12)
+    return placed, alt.X(f"{X}:Q", title=f"{chart.x} (log)" if log else chart.x, scale=scale, axis=axis)
 
 
 def _quantity(metric: str, points: Sequence[Mapping[str, Any]]) -> alt.Y:

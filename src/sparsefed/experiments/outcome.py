@@ -104,12 +104,12 @@ def _ours(metric: str, entry: Entry, lost: int, runs: int) -> str:
     """
     if not entry.numbers:
         return "–"
-    if lost and not entry.converged:
+    if lost and not entry.converged and metric != "converged":
         return DNC
     write = measure(metric).write
     mean, spread = write(entry.mean), entry.spread
     around = "" if spread is None or entry.exact else f" ± {write(spread).rstrip('%×')}"
-    return f"{mean}{around}" + (f" ({lost} of {runs} DNC)" if lost else "")
+    return f"{mean}{around}" + (f" ({lost} of {runs} DNC)" if lost and metric != "converged" else "")
 
 
 def _lost(rows: Sequence[Row]) -> list[tuple[int, int]]:
