@@ -169,10 +169,8 @@ def _lines(chart: Chart, metric: str, points: Points, lines: list[str], title: a
     points, x = _placed(chart, points)
     base = alt.Chart(alt.InlineData(values=points)).encode(x=x)
     ours = base.transform_filter(f"datum.{WHOSE} == '{OURS}'")
-    dashes = alt.Scale(domain=lines, range=[list(DASHES[i % len(DASHES)]) for i in range(len(lines))])
     y, colours = _quantity(metric, points), _colours(lines, legend=len(lines) > 1)
-    dash = alt.StrokeDash(f"{LINE}:N", scale=dashes, legend=None)
-    drawn = ours.mark_line(strokeWidth=2).encode(y=y, color=colours, strokeDash=dash)
+    drawn = ours.mark_line(strokeWidth=2).encode(y=y, color=colours, strokeDash=_dashes(lines))
     dots = ours.mark_point(filled=True, size=45, opacity=1, tooltip=alt.TooltipContent("data"))
     layers = [drawn, dots.encode(y=y, color=colours)]
     if chart.x != ROUND:
@@ -235,7 +233,8 @@ def _placed(chart: Chart, points: Points) -> tuple[Points, alt.X]:
     low, high, each = min(numbers), max(numbers), sorted(set(numbers))
     log = low > 0 and high / low >= WIDE
     ticks = each if len(each) <= MOST_TICKS and not log else log_ticks(low, high) if log else []
-    axis = alt.Axis(format="~s" if high >= 1000 else "~g", grid=False, **({"values": ticks} if ticks else {}))
+    shown: dict[str, Any] = {"values": ticks} if ticks else {}
+    axis = alt.Axis(format="~s" if high >= 1000 else "~g", grid=False, **shown)
     scale = alt.Scale(type="log" if log else "linear", nice=False, zero=False, padding=12)
     return placed, alt.X(f"{X}:Q", title=f"{chart.x} (log)" if log else chart.x, scale=scale, axis=axis)
 
@@ -272,6 +271,15 @@ def _colours(lines: Sequence[str], legend: bool) -> alt.Color:
     return alt.Color(f"{LINE}:N", scale=scale, **shown)
 
 
+def _dashes(lines: Sequence[str]) -> alt.StrokeDash:
+    """In the legend together with the colours: one alone without a legend would take both out of it."""
+    import altair as alt
+
+    scale = alt.Scale(domain=list(lines), range=[list(DASHES[i % len(DASHES)]) for i in range(len(lines))])
+    shown: dict[str, Any] = {} if len(lines) > 1 else {"legend": None}
+    return alt.StrokeDash(f"{LINE}:N", scale=scale, **shown)
+
+
 def _flat_labels(names: Sequence[str]) -> alt.Axis:
     """Names side by side where there is room, else slanted."""
     import altair as alt
@@ -291,7 +299,7 @@ def _dressed(
     import altair as alt
 
     column = 46 + 6.5 * min(36, max(map(len, names)))
-    legend = {key: item for key, item in LEGEND.items() if not key.startswith("symbol")}
+    legend = {key: item for key, item in LEGEND.items() if not key.startswith("symbol")}  # of lines alone
     sized = alt.LayerChart(layer=list(layers)).properties(title=title, usermeta={"legendColumn": column}, **size)
     dressed: alt.LayerChart = sized.configure(**CONFIG, legend=legend | {"columns": max(1, int(640 // column))})
     return dressed
