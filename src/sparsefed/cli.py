@@ -563,9 +563,8 @@ def reproduce(
     except KeyboardInterrupt:
         _say("Interrupted, saved. Go on with the same command.")
         raise typer.Exit(INTERRUPTED) from None
-    for plan in plans:
-        for told in experiments.told(plan, out):
-            console.print(told, highlight=False, soft_wrap=isinstance(told, str))
+    for told in experiments.told(plans, out):
+        console.print(told, highlight=False, soft_wrap=isinstance(told, str))
     if failed := experiments.failures(ledger, out):
         raise failed
 

@@ -175,7 +175,7 @@ def _lines(chart: Chart, metric: str, points: Points, lines: list[str], title: a
     layers = [drawn, dots.encode(y=y, color=colours)]
     if chart.x != ROUND:
         layers.append(ours.mark_rule().encode(y=alt.Y(f"{LOW}:Q", title=""), y2=f"{HIGH}:Q", color=colours))
-    return _dressed([*layers, _diamonds(base, metric, points)], title, lines)
+    return _dressed([*layers, _diamonds(base, metric, points)], title, lines, lines=True)
 
 
 def _heat(chart: Chart, metric: str, points: Points, lines: list[str], title: alt.Title) -> alt.LayerChart:
@@ -234,7 +234,7 @@ def _placed(chart: Chart, points: Points) -> tuple[Points, alt.X]:
     log = low > 0 and high / low >= WIDE
     ticks = each if len(each) <= MOST_TICKS and not log else log_ticks(low, high) if log else []
     shown: dict[str, Any] = {"values": ticks} if ticks else {}
-    axis = alt.Axis(format="~s" if high >= 1000 else "~g", grid=False, **shown)
+    axis = alt.Axis(format="~s" if high >= 1000 else ".4~g", grid=False, **shown)
     scale = alt.Scale(type="log" if log else "linear", nice=False, zero=False, padding=12)
     return placed, alt.X(f"{X}:Q", title=f"{chart.x} (log)" if log else chart.x, scale=scale, axis=axis)
 
@@ -260,7 +260,7 @@ def _axis(metric: str, points: Sequence[Mapping[str, Any]], key: str) -> alt.Axi
     import altair as alt
 
     whole = all(math.isclose(point[key], round(point[key])) for point in points)
-    return alt.Axis(format=".0%" if measure(metric).share else "~s" if whole else "~g", grid=False)
+    return alt.Axis(format=".0%" if measure(metric).share else "~s" if whole else ".4~g", grid=False)
 
 
 def _colours(lines: Sequence[str], legend: bool) -> alt.Color:
@@ -294,12 +294,17 @@ def _names(points: Sequence[Mapping[str, Any]], key: str) -> list[str]:
 
 
 def _dressed(
-    layers: Sequence[alt.Chart], title: alt.Title, names: Sequence[str], size: Mapping[str, int] = SIZE
+    layers: Sequence[alt.Chart],
+    title: alt.Title,
+    names: Sequence[str],
+    size: Mapping[str, int] = SIZE,
+    lines: bool = False,
 ) -> alt.LayerChart:
+    """The layers in the looks of a report; the legend of lines has strokes."""
     import altair as alt
 
     column = 46 + 6.5 * min(36, max(map(len, names)))
-    legend = {key: item for key, item in LEGEND.items() if not key.startswith("symbol")}  # of lines alone
+    legend = LEGEND if lines else {key: item for key, item in LEGEND.items() if not key.startswith("symbol")}
     sized = alt.LayerChart(layer=list(layers)).properties(title=title, usermeta={"legendColumn": column}, **size)
     dressed: alt.LayerChart = sized.configure(**CONFIG, legend=legend | {"columns": max(1, int(640 // column))})
     return dressed
@@ -318,5 +323,7 @@ def together(drawn: Mapping[str, alt.LayerChart]) -> alt.VConcatChart | alt.Laye
         copied.config = alt.Undefined
         copied.usermeta = alt.Undefined
         bare.append(copied)
-    whole: alt.VConcatChart = alt.VConcatChart(vconcat=bare, config=first.config).resolve_scale(color="independent")
+    whole: alt.VConcatChart = alt.VConcatChart(vconcat=bare, config=first.config).resolve_scale(
+        color="independent", strokeDash="independent"
+    )
     return whole

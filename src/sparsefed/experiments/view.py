@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Literal
 
 from rich.console import Console
 from rich.markup import escape
@@ -14,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sparsefed.experiments.claims import HOLDS, NOT, PART, UNTESTED, Judged
-from sparsefed.experiments.outcome import Outcome, body, columns, outcome, rules, what_was_scaled
+from sparsefed.experiments.outcome import Column, Outcome, body, columns, outcome, rules, what_was_scaled
 from sparsefed.experiments.page import save
 from sparsefed.experiments.plan import Plan
 from sparsefed.experiments.reading import load, names
@@ -105,28 +106,48 @@ def _laptop(exhibit: Exhibit) -> str:
     return "" if scale.est_minutes is None else f"about {scale.est_minutes:.0f} min on 2 cores"
 
 
-def told(plan: Plan, out: Path) -> Iterator[Table | str]:
-    """What an exhibit came to, after its page and pictures are written: tables, and lines with markup."""
-    found = outcome(plan, out)
-    yield outcome_table(found)
-    yield from verdicts(found.judged)
-    yield from (f"[dim]{escape(line)}[/dim]" for line in (*rules(found), *what_was_scaled(found)))
-    for path in save(found, out):
-        yield f"wrote [bold]{escape(str(path))}[/bold]"
-    yield ""
+def told(plans: Sequence[Plan], out: Path) -> Iterator[Table | str]:
+    """What exhibits came to, after their pages and pictures are written: tables, and lines with markup."""
+    by: dict[str, None] = {}
+    for plan in plans:
+        found = outcome(plan, out)
+        yield outcome_table(found)
+        yield from verdicts(found.judged)
+        if changed := what_was_scaled(found):
+            yield f"[dim]Scale {found.scale}: {escape('; '.join(line.strip() for line in changed))}[/dim]"
+        yield f"wrote [bold]{escape(', '.join(map(str, save(found, out))))}[/bold]\n"
+        by |= dict.fromkeys(rules(found))
+    yield from (f"[dim]{escape(rule)}[/dim]" for rule in by)
 
 
 def outcome_table(found: Outcome) -> Table:
-    """Ours beside the paper's."""
-    exhibit = found.exhibit
+    """Ours beside the paper's; what is the same in every row stands below."""
+    exhibit, heads, lines = found.exhibit, columns(found), body(found)
     table = Table(title=f"{exhibit.where}: {escape(exhibit.title)}", title_justify="left", caption_justify="left")
-    for column in columns(found):
-        justify = "left" if column.ours is None else "right"
-        style = "dim" if column.ours is False else ""
-        table.add_column(escape(column.title), justify=justify, style=style, overflow="fold")  # type: ignore[arg-type]
-    for line in body(found):
-        table.add_row(*map(escape, line))
+    same = [
+        i for i, head in enumerate(heads) if head.ours is None and len({line[i] for line in lines}) == 1 < len(lines)
+    ]
+    for i, head in enumerate(heads):
+        if i not in same and head.ours is not False:
+            paper = "\n(paper)" if _has_paper(heads, i) else ""
+            justify: Literal["left", "right"] = "left" if head.ours is None else "right"
+            table.add_column(escape(head.title) + paper, justify=justify, overflow="fold")
+    for line in lines:
+        table.add_row(*(escape(_beside(heads, line, i)) for i in range(len(heads)) if _shown(heads, same, i)))
+    table.caption = "; ".join(f"{heads[i].title}: {lines[0][i]}" for i in same) or None
     return table
+
+
+def _has_paper(heads: Sequence[Column], i: int) -> bool:
+    return i + 1 < len(heads) and heads[i + 1].ours is False
+
+
+def _shown(heads: Sequence[Column], same: Sequence[int], i: int) -> bool:
+    return i not in same and heads[i].ours is not False
+
+
+def _beside(heads: Sequence[Column], line: Sequence[str], i: int) -> str:
+    return f"{line[i]}\n({line[i + 1]})" if _has_paper(heads, i) else line[i]
 
 
 def verdicts(judged: Iterable[Judged]) -> Iterator[str]:
