@@ -26,6 +26,7 @@ from sparsefed.experiments.reading import scale_of
 from sparsefed.experiments.record import Exhibit, Pick, Scale, Table, Twin
 from sparsefed.federation import WHO
 
+BESIDE = ("epochs", "checkpoint_every")  # said by the rounds already, and of no consequence
 KEY = 16  # hex digits: two of a million cells are alike by chance in one of 10^7 projects
 
 
@@ -173,7 +174,8 @@ def _id(combination: Combination) -> tuple[str, ...]:
 
 
 def _flat(combination: Combination) -> dict[str, str]:
-    return dict(_leaves(combination.result(0).table))
+    told = dict(_leaves(combination.result(0).table))
+    return {key: item for key, item in told.items() if key not in BESIDE}
 
 
 def _leaves(table: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]:

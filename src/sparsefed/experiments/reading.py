@@ -26,7 +26,8 @@ def package() -> Traversable:
 
 def names(folder: Traversable | None = None) -> list[str]:
     """Every exhibit."""
-    files = ((folder or package()) / "exhibits").iterdir()
+    place = (folder or package()) / "exhibits"
+    files = place.iterdir() if place.is_dir() else ()
     return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
 
 

@@ -24,6 +24,7 @@ from sparsefed.experiments.runner import Running, Standing
 from sparsefed.report.numbers import duration
 
 COLOURS = {HOLDS: "green", PART: "yellow", NOT: "red", UNTESTED: "dim"}
+MOST_SHOWN = 3  # of the comparisons against a claim
 
 
 class _Left(ProgressColumn):
@@ -156,7 +157,7 @@ def verdicts(judged: Iterable[Judged]) -> Iterator[str]:
         told = f"[{COLOURS[each.verdict]}]{each.verdict}[/]"
         yield f"{told}: {escape(each.claim.text)} [dim]({escape(each.claim.where)})[/dim]"
         against = [comparison.told for comparison in each.comparisons if not comparison.holds]
-        if each.verdict in (PART, NOT, UNTESTED):
-            yield from (f"    [dim]{escape(line)}[/dim]" for line in against[:3])
-            if len(against) > 3:
-                yield f"    [dim]and at {len(against) - 3} more[/dim]"
+        shown = {PART: MOST_SHOWN, NOT: MOST_SHOWN, UNTESTED: 1}.get(each.verdict, 0)
+        yield from (f"    [dim]{escape(line)}[/dim]" for line in against[:shown])
+        if shown and len(against) > shown:
+            yield f"    [dim]and at {len(against) - shown} more[/dim]"
