@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from sparsefed import config as configs
 from sparsefed.certify import ensembles
 from sparsefed.errors import ConfigError
-from sparsefed.experiments import grid, outcome, reading
+from sparsefed.experiments import grid, reading
 from sparsefed.experiments.charts import charts, together
 from sparsefed.experiments.claims import HOLDS, NOT, PART, UNTESTED, judge
+from sparsefed.experiments.outcome import body, columns, outcome
 from sparsefed.experiments.page import html, save
 from sparsefed.experiments.plan import plan, strongest
 from sparsefed.experiments.record import Exhibit
@@ -359,14 +360,14 @@ def test_every_kind_of_chart_is_drawn(kind: str, x: str, colour: str, pictures: 
     whole = together(drawn)
     assert whole is not None
     svg = picture(whole, "svg").decode()
-    assert all(f">{word}<" in svg for word in ("Clipping", "SparseFed", exhibit.title + "; data: One"))
+    assert all(f">{word}<" in svg for word in ("Clipping", "SparseFed", "Attack accuracy, mean; data: One"))
 
 
 def test_a_page_tells_verdicts_numbers_and_what_was_scaled(tmp_path: Path) -> None:
     found = shown(tiny(), tmp_path)
     text = html(found)
     for part in (
-        "Of 1 claims: 1 holds",
+        "Of 1 claim: 1 holds.",
         "SparseFed has the lowest attack accuracy",
         "85.0% ± 7.1",
         "<td>DNC</td>",
@@ -383,8 +384,6 @@ def test_a_page_tells_verdicts_numbers_and_what_was_scaled(tmp_path: Path) -> No
 
 
 def test_the_paper_stands_beside_ours(tmp_path: Path) -> None:
-    from sparsefed.experiments.outcome import body, columns
-
     found = shown(tiny(), tmp_path)
     heads = [column.title for column in columns(found)]
     assert heads[:5] == ["data", "defense", "attack", "Attack accuracy, mean", "Attack accuracy, mean, paper"]

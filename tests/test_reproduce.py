@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from sparsefed.experiments import grid, names, reading
+from sparsefed.experiments import grid, reading
 
 MINUTES = 5
-EXHIBITS = names()
+EXHIBITS = reading.names()
 HERE = [sys.executable, "-m", "sparsefed.cli", "reproduce"]
 
 needs_exhibits = pytest.mark.skipif(not EXHIBITS, reason="the package holds no exhibits")

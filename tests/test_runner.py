@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import io
 import json
 import os
 import select
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from sparsefed.errors import ConfigError, RunError
-from sparsefed.experiments import failures, pool, reading, results, runner
+from sparsefed.experiments import pool, reading, results, runner
 from sparsefed.experiments.plan import Plan, plan
 from sparsefed.experiments.results import Ledger
-from sparsefed.experiments.runner import Standing, reproduce
+from sparsefed.experiments.runner import Running, Standing, failures, reproduce
+from sparsefed.experiments.view import ReproduceView
+from sparsefed.experiments.worker import ABANDONED
 from sparsefed.rng import rng
 from tests.exhibits_tiny import TINY
 
@@ -212,6 +217,13 @@ def test_killed_at_random_the_results_are_the_same(undisturbed: Path, tmp_path: 
     assert not list((tmp_path / "cells").glob("*/*.partial"))
 
 
+def test_a_worker_whose_input_ends_ends(tmp_path: Path) -> None:
+    """So it goes where the system does not kill children with their parents."""
+    worker = [sys.executable, "-m", "sparsefed.experiments.worker"]
+    done = subprocess.run(worker, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, cwd=tmp_path)
+    assert done.returncode == ABANDONED and not done.stdout
+
+
 def test_interrupted_politely_it_saves_what_it_has(tmp_path: Path) -> None:
     def watch(standing: Standing) -> None:
         if any(each.round for each in standing.running):
@@ -333,3 +345,17 @@ def test_time_left_counts_rounds_at_their_measured_rates() -> None:
     assert clock.rate(cells[1]) == pytest.approx(0.2)  # of the same kind
     other = dataclasses.replace(cells[1], config=cells[1].config.model_copy(update={"rounds": 7}))
     assert clock.rate(other) == pytest.approx(0.2)
+
+
+def test_a_view_shows_cells_rounds_and_time_left() -> None:
+    screen, paper = io.StringIO(), io.StringIO()
+    running = (Running("tiny · One · Clipping · seed 0", 12, 24),)
+    standing = Standing(3, 1, 18, running, 75.0, "tiny · One · SparseFed · seed 1: done")
+    for stream, terminal in ((screen, True), (paper, False)):
+        with ReproduceView(Console(file=stream, force_terminal=terminal, width=120)) as view:
+            view.show(dataclasses.replace(standing, ended=""))
+            view.show(standing)
+            view._progress.refresh()
+    for part in ("4/18", "1 failed", "12/24", "Clipping · seed 0", "1 min 15 s left"):
+        assert part in screen.getvalue(), part
+    assert paper.getvalue() == "cell 4/18: tiny · One · SparseFed · seed 1: done; 1 min 15 s left\n"

@@ -550,22 +550,23 @@ def reproduce(
     OUT/NAME.SCALE.jsonl, with a page and pictures beside them. A cell that fails does not stop the others; then the
     exit code is 2, and the same command tries it again.
     """
-    from sparsefed import experiments
+    from sparsefed.experiments import reading, runner, view
+    from sparsefed.experiments.plan import plan
 
     if list_only or not (name or all_):
-        console.print(experiments.list_table())
+        console.print(view.list_table())
         return
-    chosen = experiments.names() if all_ else list(dict.fromkeys(name or []))
-    plans = [experiments.plan(experiments.load(each), scale.value) for each in chosen]
+    chosen = reading.names() if all_ else list(dict.fromkeys(name or []))
+    plans = [plan(reading.load(each), scale.value) for each in chosen]
     try:
-        with _ended_politely(), experiments.ReproduceView(console) as view:
-            ledger = experiments.reproduce(plans, out, jobs or experiments.default_jobs(), view.show)
+        with _ended_politely(), view.ReproduceView(console) as shown:
+            ledger = runner.reproduce(plans, out, runner.default_jobs() if jobs is None else jobs, shown.show)
     except KeyboardInterrupt:
         _say("Interrupted, saved. Go on with the same command.")
         raise typer.Exit(INTERRUPTED) from None
-    for told in experiments.told(plans, out):
+    for told in view.told(plans, out):
         console.print(told, highlight=False, soft_wrap=isinstance(told, str))
-    if failed := experiments.failures(ledger, out):
+    if failed := runner.failures(ledger, out):
         raise failed
 
 

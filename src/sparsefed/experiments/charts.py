@@ -73,8 +73,8 @@ def _title(exhibit: Exhibit, metric: str, panel: Pick) -> alt.Title:
 
     where = "".join(f"; {axis}: {values[0]}" for axis, values in panel.items())
     about = measure(metric).about
-    subtitle = f"{measure(metric).title}{f' ({about})' if about else ''}. {exhibit.where} of the paper."
-    return alt.Title(f"{exhibit.title}{where}", subtitle=textwrap.wrap(subtitle, 100))
+    subtitle = f"{exhibit.title} ({exhibit.where} of the paper). {about.capitalize()}{'.' if about else ''}"
+    return alt.Title(f"{measure(metric).title}{where}", subtitle=textwrap.wrap(subtitle, 90))
 
 
 # --- points ----------------------------------------------------------------------------------------------------------
@@ -158,9 +158,10 @@ def _bars(chart: Chart, metric: str, points: Points, lines: list[str], title: al
     colours = _colours(lines, legend=grouped)
     ours = base.transform_filter(f"datum.{WHOSE} == '{OURS}'")
     bars = ours.mark_bar(tooltip=alt.TooltipContent("data")).encode(y=_quantity(metric, points), color=colours)
-    spread = ours.mark_rule(color=INK).encode(y=alt.Y(f"{LOW}:Q", title=""), y2=f"{HIGH}:Q")
-    paper = _diamonds(base, metric, points)
-    return _dressed([bars, spread, paper], title, lines if grouped else ["-"])
+    ends = {"y": alt.Y(f"{LOW}:Q", title=""), "y2": alt.Y2(f"{HIGH}:Q")}
+    strokes = {"white": 4.0, INK: 1.8}  # one below the other: seen on a bar as well as on the page
+    spread = [ours.mark_rule(color=colour, strokeWidth=wide).encode(**ends) for colour, wide in strokes.items()]
+    return _dressed([bars, *spread, _diamonds(base, metric, points)], title, lines if grouped else ["-"])
 
 
 def _lines(chart: Chart, metric: str, points: Points, lines: list[str], title: alt.Title) -> alt.LayerChart:

@@ -9,7 +9,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from sparsefed.experiments import results
-from sparsefed.experiments.claims import RULE, Entry, Judged, entries, judge
+from sparsefed.experiments.claims import HOLDS, NOT, PART, RULE, UNTESTED, Entry, Judged, entries, judge
 from sparsefed.experiments.grid import matches, scaled
 from sparsefed.experiments.measures import measure
 from sparsefed.experiments.plan import FIXED, STRONGEST, Plan
@@ -142,9 +142,9 @@ def summary(outcome: Outcome) -> str:
     count = Counter(each.verdict for each in outcome.judged)
     if not count:
         return "No claim is attached to this exhibit."
-    said = ", ".join(f"{count[verdict]} {verdict}" for verdict in ("holds", "holds in part", "does not hold here"))
-    tail = f", {count['not tested']} not tested" if count["not tested"] else ""
-    return f"Of {len(outcome.judged)} claims: {said}{tail}."
+    verdicts = (HOLDS, PART, NOT, UNTESTED)
+    said = ", ".join(f"{count[verdict]} {verdict}" for verdict in verdicts if count[verdict])
+    return f"Of {len(outcome.judged)} claim{'s' if len(outcome.judged) > 1 else ''}: {said}."
 
 
 def rules(outcome: Outcome) -> Iterator[str]:

@@ -99,5 +99,5 @@ def _again(outcome: Outcome) -> Iterator[Html]:
 
 def _notes(outcome: Outcome) -> Iterator[Html]:
     if outcome.paper.notes:
-        yield element("h3", "Notes on the paper's numbers")
-        yield element("ul", *(element("li", note) for note in outcome.paper.notes))
+        notes = element("ul", *(element("li", note) for note in outcome.paper.notes))
+        yield element("div", element("h3", "Notes on the paper's numbers"), notes)

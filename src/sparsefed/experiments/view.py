@@ -10,7 +10,7 @@ from typing import Literal
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -79,12 +79,15 @@ class ReproduceView:
         width = max(20, self._console.width - 66)
         for i, line in enumerate(self._lines):
             if i < len(running):
-                title = running[i].title
-                shown = title if len(title) <= width else f"{title[: width - 1]}…"
-                at = {"completed": running[i].round, "total": running[i].rounds}
-                self._progress.update(line, description=f"  {shown}", visible=True, **at)  # type: ignore[arg-type]
+                self._show_cell(line, running[i], width)
             else:
                 self._progress.update(line, visible=False)
+
+    def _show_cell(self, line: TaskID, cell: Running, width: int) -> None:
+        shown = "  " + (cell.title if len(cell.title) <= width else f"{cell.title[: width - 1]}…")
+        if self._progress.tasks[self._progress.task_ids.index(line)].description != shown:
+            self._progress.reset(line, description=shown)  # its clock starts anew
+        self._progress.update(line, completed=cell.round, total=cell.rounds, visible=True)
 
 
 def list_table() -> Table:
