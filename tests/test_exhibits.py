@@ -10,10 +10,11 @@ import re
 from importlib import resources
 
 import pytest
+from benchmarks.exhibit_minutes import estimate
 
 from sparsefed.config import resolve
 from sparsefed.experiments import grid, reading
-from sparsefed.experiments.grid import Combination, matches
+from sparsefed.experiments.grid import Combination, matches, twin
 from sparsefed.experiments.plan import plan
 from sparsefed.experiments.record import BOUNDS, COMPARING, Claim, Exhibit
 
@@ -100,6 +101,13 @@ def test_laptop_keeps_the_mechanisms(name: str) -> None:
         assert config.data.name in ("fmnist", "cifar10", "cifar100", "mnist_by_writer", "reddit")
         assert (config.data.devices or 0) >= (1000 if config.data.partition == "iid" else 5390)
         assert config.rounds >= 200
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_laptop_takes_an_hour_at_most(name: str) -> None:
+    """By the costs of `benchmarks.exhibit_minutes`, which the file repeats."""
+    exhibit = reading.load(name)
+    assert exhibit.scales["laptop"].est_minutes == estimate(exhibit) <= 60
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -190,6 +198,16 @@ def test_one_attack_for_all_defenses_unless_it_is_searched() -> None:
 def _parts_with(exhibit: Exhibit, table: str) -> list[str]:
     own = (exhibit.axes["defense"], *(scale.axes.get("defense", {}) for scale in exhibit.scales.values()))
     return [value for parts in own for value, part in parts.items() if table in part]
+
+
+def test_variants_of_an_attack_share_a_twin() -> None:
+    """And it is the run that `accuracy-impact` has: nobody attacks, the same points are left out."""
+    each = next(
+        c for c in combinations("attack-accuracy", "laptop") if c.values == {"data": "FMNIST", "defense": "Clipping"}
+    )
+    twins = {twin(each.result(0, variant), "unattacked") for variant in each.variants}
+    calm = next(c for c in combinations("accuracy-impact", "laptop") if c.values == {"defense": "Clipping"})
+    assert {found.key for found in twins if found} == {calm.result(0).key}
 
 
 def test_files_and_names_match() -> None:

@@ -20,11 +20,12 @@ from typing import Any
 
 from sparsefed import bases, toml
 from sparsefed import config as configs
-from sparsefed.config import Config
+from sparsefed.config import Config, Named
 from sparsefed.errors import ConfigError
 from sparsefed.experiments.reading import scale_of
 from sparsefed.experiments.record import Exhibit, Pick, Scale, Table, Twin
 from sparsefed.federation import WHO
+from sparsefed.parameters import parameters
 
 BESIDE = ("epochs", "checkpoint_every")  # said by the rounds already, and of no consequence
 KEY = 16  # hex digits: two of a million cells are alike by chance in one of 10^7 projects
@@ -89,7 +90,18 @@ def twin(attacked: Cell, which: Twin) -> Cell | None:
     if not attacked.attacked:
         return None
     twins = configs.twins(attacked.config)
-    return cell(twins.get(which, twins["unattacked"]))  # without a defense, the first is the second
+    return cell(_idle(twins.get(which, twins["unattacked"])))  # without a defense, the first is the second
+
+
+def _idle(config: Config) -> Config:
+    """Where nobody attacks, it matters what they would be after, but not how: variants of an attack share a twin."""
+    if config.attack is None:
+        return config
+    attacker = configs.attacker(config.attack)
+    how = [p for p in parameters(attacker.method, 1) if not p.required]
+    spared = {p.name for p in how} - {p.name for p in parameters(attacker.goal, 1)}
+    kept = {key: value for key, value in config.attack.params.items() if key not in spared}
+    return config.model_copy(update={"attack": Named(name=config.attack.name, **kept)})
 
 
 def combinations(exhibit: Exhibit, scale: str) -> list[Combination]:
