@@ -3,8 +3,8 @@
     python -m benchmarks.exhibit_minutes [NAME ...]
 
 Cells are counted as the runner runs them: equal ones once, searches with the first variant of their attack in place of
-the strongest. An exhibit by itself, and, in the last column, what it adds to those before it. Nothing is run or measured
-here: the costs below are those of a machine of two cores with a run on each, and `sparsefed reproduce` measures its own.
+the strongest. An exhibit by itself, and, in the last column, what it adds to those before it. Nothing is run here: the
+costs below are those of a machine of two cores with a run on each, and `sparsefed reproduce` measures its own.
 """
 
 from __future__ import annotations

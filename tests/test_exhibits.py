@@ -7,6 +7,7 @@ import functools
 import json
 import math
 import re
+from collections.abc import Mapping, Sequence
 from importlib import resources
 
 import pytest
@@ -129,7 +130,7 @@ def test_every_claim_is_about_something_that_is_run(name: str) -> None:
         assert _sides(claim, [cell for cell in cells if matches(cell, claim.at)]), claim.text
 
 
-def _sides(claim: Claim, cells: list[dict[str, str]]) -> bool:
+def _sides(claim: Claim, cells: Sequence[Mapping[str, str]]) -> bool:
     if claim.form in BOUNDS:
         return bool(cells)
     if claim.form not in COMPARING:
@@ -141,7 +142,7 @@ def _sides(claim: Claim, cells: list[dict[str, str]]) -> bool:
     return any(_but(axis, one) == _but(axis, other) for one in own for other in others)
 
 
-def _but(axis: str, cell: dict[str, str]) -> dict[str, str]:
+def _but(axis: str, cell: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in cell.items() if name != axis}
 
 
@@ -150,7 +151,7 @@ def test_every_number_of_the_paper_has_its_cell(name: str) -> None:
     exhibit = reading.load(name)
     cells = [each.values for each in combinations(name, "paper")]
     for row in reading.load_paper(exhibit).rows:
-        picked = {axis: (value,) for axis, value in row.cell.items()}
+        picked: dict[str, tuple[str, ...]] = {axis: (value,) for axis, value in row.cell.items()}
         assert any(matches(cell, picked) for cell in cells), row
         assert row.metric in exhibit.metrics or row.metric == "test_accuracy", row
 
