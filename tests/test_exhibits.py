@@ -29,7 +29,7 @@ def combinations(name: str, scale: str) -> list[Combination]:
 
 RUNS = [name for name in NAMES if reading.load(name).kind == "runs"]
 
-# What the issue of the paper's tables, figures and sentences asks for, by the label in its source.
+# The paper's tables and figures with results in them, by the label in its source.
 LABELS = {
     "table:eval",
     "table:table-byzantine-failure",
