@@ -38,6 +38,7 @@ bench: $(STAMP)  ## the benchmarks (ratios against named references); wants an i
 	@$(BIN)/python -m benchmarks.aggregators --json runs/bench-aggregators.json
 	@$(BIN)/python -m benchmarks.local_training --json runs/bench-local-training.json
 	@$(BIN)/python -m benchmarks.attacks --json runs/bench-attacks.json
+	@$(BIN)/python -m benchmarks.overhead --json runs/bench-overhead.json
 	@$(BIN)/python -m benchmarks.footprint --json runs/bench-footprint.json
 	@$(BIN)/python -m benchmarks.augmentation --json runs/bench-augmentation.json
 	@$(BIN)/python -m benchmarks.loading --json runs/bench-loading.json

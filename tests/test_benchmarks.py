@@ -298,3 +298,9 @@ def test_impossible_arguments_are_refused(
         engine.main(["--json", str(tmp_path / "e.json"), *arguments])
     assert re.search(sentence, capsys.readouterr().err)
     assert not (tmp_path / "e.json").exists()
+
+
+def test_overhead_runs_and_writes_its_numbers(tmp_path: Path) -> None:
+    run("benchmarks.overhead", "--quick", "--json", f"{tmp_path}/o.json")
+    found = results(tmp_path / "o.json")
+    assert found["in a cell", "4 cells"]["median"] > 0 and found["starting", "once"]["median"] > 0

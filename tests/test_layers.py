@@ -18,7 +18,7 @@ LAYERS = (
     ("simulate",),
     ("bases", "config", "runs"),
     ("report",),
-    ("catalogue", "progress", "tune", "certificate", "choosing"),
+    ("catalogue", "progress", "tune", "certificate", "choosing", "experiments"),
     ("cli",),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

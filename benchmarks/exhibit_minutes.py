@@ -1,0 +1,117 @@
+"""How long exhibits take at scale laptop, from what a round costs: where `est_minutes` in their files comes from.
+
+    python -m benchmarks.exhibit_minutes [NAME ...]
+
+Cells are counted as the runner runs them: equal ones once, searches with the first variant of their attack in place of
+the strongest. An exhibit by itself, and, in the last column, what it adds to those before it. Nothing is run here: the
+costs below are those of a machine of two cores with a run on each, and `sparsefed reproduce` measures its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from sparsefed.config import Config
+from sparsefed.experiments import reading
+from sparsefed.experiments.grid import Cell
+from sparsefed.experiments.plan import Group, Slot, plan
+from sparsefed.experiments.record import Exhibit
+
+CORES = 2
+START = 4.0  # seconds: a process, its imports and its data
+
+# Seconds a round of the honest devices, of a thousand points of an attacker's gradient, and of an evaluation.
+COSTS: Mapping[str, tuple[float, float, float]] = {
+    "cnn": (0.15, 0.12, 0.6),
+    "resnet9, 8": (0.25, 0.3, 1.2),
+    "resnet9, 16": (0.7, 0.8, 5.0),
+    "lstm": (0.5, 1.0, 8.0),
+}
+WRITERS = 0.13  # seconds a round of the cnn on 54 devices of mnist_by_writer, and on 10 of a cross-silo federation
+ALL_ROWS = {"krum": 0.1, "bulyan": 0.15, "trimmed_mean": 0.1, "median": 0.1}  # and beside that, these rules
+LARGER = 1.5  # times that with the larger vectors of the ResNet9 of width 16
+FORESEEN = ("adaptive_topk", "adaptive_push")  # attacks that try out the server: as much again
+
+
+def costs(config: Config) -> tuple[float, float, float]:
+    """The line of the model."""
+    width = config.model.params.get("width", 64)
+    return COSTS[f"resnet9, {width}" if config.model.name == "resnet9" else config.model.name]
+
+
+def round_seconds(config: Config) -> float:
+    """A round without its evaluation, with attackers in it if there are any."""
+    honest, thousand, _ = costs(config)
+    if config.model.name == "cnn" and (config.data.partition == "iid" or config.data.name == "mnist_by_writer"):
+        honest = WRITERS
+    rows = ALL_ROWS.get(config.defense.name, 0.0) * (LARGER if config.model.params.get("width") == 16 else 1.0)
+    local = config.train.local_epochs
+    return honest * local * max(1.0, config.train.cohort / 250) + rows + thousand * _points(config) / 1000
+
+
+def _points(config: Config) -> float:
+    """Of which the attackers of a round take gradients."""
+    threat, attack = config.threat, config.attack
+    if attack is None or not (threat.share or threat.count) or threat.start == threat.stop:
+        return 0.0
+    given = attack.params
+    if attack.name == "boosted":
+        return float(given.get("auxiliary", 500))
+    steps = float(given.get("epochs", 5)) * float(given.get("batch", 100))
+    each = config.train.cohort * (threat.count or 0) / (config.data.devices or 1) if attack.name == "lone_pgd" else 1.0
+    return steps * max(1.0, each) * (2.0 if attack.name in FORESEEN else 1.0)
+
+
+def seconds(config: Config) -> float:
+    """A whole run."""
+    evaluations = config.rounds / config.evaluate_every
+    return START + config.rounds * round_seconds(config) + evaluations * costs(config)[2]
+
+
+def cells(exhibit: Exhibit) -> dict[str, Cell]:
+    """Every run at scale laptop by its key, equal ones once."""
+    slots = (slot for group in plan(exhibit, "laptop").groups for slot in _slots(group))
+    return {cell.key: cell for slot in slots for cell in (slot.cell, *slot.twins.values())}
+
+
+def _slots(group: Group) -> tuple[Slot, ...]:
+    variant = group.trials[0].attack if group.trials else None
+    return (*group.trials, *group.outcomes(variant))
+
+
+def minutes(found: Iterable[Cell]) -> float:
+    """All cores at work."""
+    return sum(seconds(cell.config) for cell in found) / 60 / CORES
+
+
+def estimate(exhibit: Exhibit) -> int:
+    """What an exhibit's file says: whole minutes, rounded up."""
+    return math.ceil(minutes(cells(exhibit).values()))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help="exhibits, in this order (default: all)")
+    table, known = Table("exhibit", "cells", "minutes", "new cells", "new minutes"), dict[str, Cell]()
+    exhibits = [reading.load(name) for name in parser.parse_args(argv).names or reading.names()]
+    for exhibit in exhibits:
+        if exhibit.kind == "formula":
+            continue
+        own = cells(exhibit)
+        new = {key: cell for key, cell in own.items() if key not in known}
+        known |= new
+        shown = (len(own), estimate(exhibit), len(new), f"{minutes(new.values()):.0f}")
+        table.add_row(exhibit.name, *map(str, shown))
+    table.add_row("together", "", "", str(len(known)), f"{minutes(known.values()):.0f}")
+    Console().print(table)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

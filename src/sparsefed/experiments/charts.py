@@ -1,0 +1,330 @@
+"""An exhibit's charts, as its file describes them: a picture for each metric and each value of its panel.
+
+In the looks of the reports. The paper's numbers, where it prints any, are drawn as hollow diamonds beside ours.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from sparsefed.experiments.claims import Entry, entries
+from sparsefed.experiments.grid import matches
+from sparsefed.experiments.measures import measure
+from sparsefed.experiments.reading import ROUND
+from sparsefed.experiments.record import Chart, Exhibit, Paper, Pick
+from sparsefed.experiments.results import Row
+from sparsefed.report.lines import CONFIG, DASHES, INK, LEGEND, PALETTE, SIZE, log_ticks
+from sparsefed.report.numbers import significant
+
+if TYPE_CHECKING:
+    import altair as alt
+
+MOST_TICKS = 10
+WIDE = 50  # from the smallest to the largest: an axis becomes logarithmic
+Points = list[dict[str, Any]]
+SAID = "Error bars: one standard deviation over the seeds, both ways. Hollow diamonds: the paper."
+
+
+def charts(exhibit: Exhibit, rows: Sequence[Row], paper: Paper) -> dict[str, alt.LayerChart]:
+    """The pictures that there are numbers for, by a name that can be part of a file's name."""
+    chart = exhibit.chart
+    if chart is None:
+        return {}
+    found: dict[str, alt.LayerChart] = {}
+    for metric in chart.y:
+        for number, panel in enumerate(_panels(chart, rows), 1):
+            drawn = _drawn(exhibit, chart, metric, panel, rows, paper)
+            if drawn is not None:
+                found[f"{metric.replace('_', '-')}-{number}" if panel else metric.replace("_", "-")] = drawn
+    return found
+
+
+def _panels(chart: Chart, rows: Sequence[Row]) -> list[Pick]:
+    if chart.panel is None:
+        return [{}]
+    return [{chart.panel: (value,)} for value in dict.fromkeys(row["cell"].get(chart.panel, "") for row in rows)]
+
+
+def _drawn(
+    exhibit: Exhibit, chart: Chart, metric: str, panel: Pick, rows: Sequence[Row], paper: Paper
+) -> alt.LayerChart | None:
+    here = [row for row in rows if matches(row["cell"], panel)]
+    exact = exhibit.kind == "formula"
+    if chart.x == ROUND:
+        points = list(_curve_points(chart, here, metric))
+    elif chart.kind == "pareto":
+        points = list(_pairs(chart, entries(here, chart.x, exact), entries(here, metric, exact)))
+    else:
+        points = list(_points(chart, entries(here, metric, exact))) + list(_printed(chart, metric, panel, here, paper))
+    if not points:
+        return None
+    every = [] if chart.kind == "pareto" else [_series(chart, row["cell"]) for row in rows]
+    lines = list(dict.fromkeys([*every, *(str(point[LINE]) for point in points)]))  # the same colours in every panel
+    draw = {"bars": _bars, "lines": _lines, "heat": _heat, "pareto": _pareto}[chart.kind]
+    return draw(chart, metric, points, lines, _title(exhibit, metric, panel))
+
+
+def _title(exhibit: Exhibit, metric: str, panel: Pick) -> alt.Title:
+    import altair as alt
+
+    where = "".join(f"; {axis}: {values[0]}" for axis, values in panel.items())
+    about = measure(metric).about
+    subtitle = f"{exhibit.title} ({exhibit.where} of the paper). {about.capitalize()}{'.' if about else ''}"
+    return alt.Title(f"{measure(metric).title}{where}", subtitle=textwrap.wrap(subtitle, 90))
+
+
+# --- points ----------------------------------------------------------------------------------------------------------
+
+X, Y, LOW, HIGH, LINE, WHOSE = "x", "y", "low", "high", "line", "whose"
+OURS, PAPER = "ours", "paper"
+
+
+def number(value: str) -> float | None:
+    """An axis's value as a number, if it is one.
+
+    >>> number("1e4"), number("50 000"), number("0.5 %"), number("Krum")
+    (10000.0, 50000.0, 0.5, None)
+    """
+    text = re.sub(r"[\s,_]|%$", "", value)
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _series(chart: Chart, values: Mapping[str, str]) -> str:
+    """Which line, colour or row a combination belongs to: its value of the colour axis, and of all axes that have no
+    other place."""
+    placed = (chart.x, chart.panel, chart.colour)
+    rest = [value for axis, value in values.items() if axis not in placed]
+    first = [values[chart.colour]] if chart.colour is not None and chart.colour in values else []
+    return ", ".join([*first, *rest]) or OURS
+
+
+def _points(chart: Chart, found: Sequence[Entry]) -> Iterator[dict[str, Any]]:
+    for entry in found:
+        if entry.mean is not None and chart.x in entry.values:
+            mean, spread = entry.mean, entry.spread or 0.0
+            point = {X: entry.values[chart.x], LINE: _series(chart, entry.values), WHOSE: OURS}
+            yield point | {Y: significant(mean), LOW: significant(mean - spread), HIGH: significant(mean + spread)}
+
+
+def _printed(chart: Chart, metric: str, panel: Pick, rows: Sequence[Row], paper: Paper) -> Iterator[dict[str, Any]]:
+    """The paper's numbers at the combinations that were run."""
+    combinations = {tuple(row["cell"].items()): row["cell"] for row in rows if row["role"] == "result"}
+    for values in combinations.values():
+        for row in paper.rows:
+            known = row.metric == metric and isinstance(row.value, float | int)
+            if known and matches(values, {a: (v,) for a, v in row.cell.items()}) and matches(values, panel):
+                yield {X: values[chart.x], LINE: _series(chart, values), WHOSE: PAPER, Y: row.value}
+                break
+
+
+def _curve_points(chart: Chart, rows: Sequence[Row], metric: str) -> Iterator[dict[str, Any]]:
+    """The mean over the seeds, round by round."""
+    gathered: dict[tuple[str, int], list[float]] = {}
+    for row in rows:
+        for t, value in row.get("curves", {}).get(metric, ()):
+            gathered.setdefault((_series(chart, row["cell"]), t), []).append(value)
+    for (line, t), values in gathered.items():
+        mean = sum(values) / len(values)
+        yield {X: t, LINE: line, WHOSE: OURS, Y: significant(mean), LOW: min(values), HIGH: max(values)}
+
+
+def _pairs(chart: Chart, across: Sequence[Entry], up: Sequence[Entry]) -> Iterator[dict[str, Any]]:
+    for x, y in zip(across, up, strict=True):
+        if x.mean is not None and y.mean is not None:
+            name = ", ".join(y.values.values())
+            line = y.values.get(chart.colour or "", name)
+            yield {X: significant(x.mean), Y: significant(y.mean), LINE: line, WHOSE: OURS, "name": name}
+
+
+# --- pictures --------------------------------------------------------------------------------------------------------
+
+
+def _bars(chart: Chart, metric: str, points: Points, lines: list[str], title: alt.Title) -> alt.LayerChart:
+    import altair as alt
+
+    order = _names(points, X)
+    x = alt.X(f"{X}:N", title=chart.x, sort=None, scale=alt.Scale(domain=order), axis=_flat_labels(order))
+    grouped = len(lines) > 1 and lines != order
+    base = alt.Chart(alt.InlineData(values=points)).encode(x=x)
+    if grouped:
+        base = base.encode(xOffset=alt.XOffset(f"{LINE}:N", sort=None, scale=alt.Scale(domain=lines)))
+    colours = _colours(lines, legend=grouped)
+    ours = base.transform_filter(f"datum.{WHOSE} == '{OURS}'")
+    bars = ours.mark_bar(tooltip=alt.TooltipContent("data")).encode(y=_quantity(metric, points), color=colours)
+    ends = {"y": alt.Y(f"{LOW}:Q", title=""), "y2": alt.Y2(f"{HIGH}:Q")}
+    strokes = {"white": 4.0, INK: 1.8}  # one below the other: seen on a bar as well as on the page
+    spread = [ours.mark_rule(color=colour, strokeWidth=wide).encode(**ends) for colour, wide in strokes.items()]
+    return _dressed([bars, *spread, _diamonds(base, metric, points)], title, lines if grouped else ["-"])
+
+
+def _lines(chart: Chart, metric: str, points: Points, lines: list[str], title: alt.Title) -> alt.LayerChart:
+    import altair as alt
+
+    points, x = _placed(chart, points)
+    base = alt.Chart(alt.InlineData(values=points)).encode(x=x)
+    ours = base.transform_filter(f"datum.{WHOSE} == '{OURS}'")
+    y, colours = _quantity(metric, points), _colours(lines, legend=len(lines) > 1)
+    drawn = ours.mark_line(strokeWidth=2).encode(y=y, color=colours, strokeDash=_dashes(lines))
+    dots = ours.mark_point(filled=True, size=45, opacity=1, tooltip=alt.TooltipContent("data"))
+    layers = [drawn, dots.encode(y=y, color=colours)]
+    if chart.x != ROUND:
+        layers.append(ours.mark_rule().encode(y=alt.Y(f"{LOW}:Q", title=""), y2=f"{HIGH}:Q", color=colours))
+    return _dressed([*layers, _diamonds(base, metric, points)], title, lines, lines=True)
+
+
+def _heat(chart: Chart, metric: str, points: Points, lines: list[str], title: alt.Title) -> alt.LayerChart:
+    import altair as alt
+
+    ours = [point | {"told": measure(metric).write(point[Y])} for point in points if point[WHOSE] == OURS]
+    across, down = _names(ours, X), [line for line in lines if line in _names(ours, LINE)]
+    x = alt.X(f"{X}:N", title=chart.x, sort=None, scale=alt.Scale(domain=across), axis=_flat_labels(across))
+    y = alt.Y(f"{LINE}:N", title=chart.colour, sort=None, scale=alt.Scale(domain=down))
+    values = [point[Y] for point in ours]
+    domain = [0, 1] if measure(metric).share else [min(values), max(values)]
+    base = alt.Chart(alt.InlineData(values=ours)).encode(x=x, y=y)
+    shade = alt.Color(f"{Y}:Q", scale=alt.Scale(scheme="oranges", domain=domain), legend=None)
+    squares = base.mark_rect(stroke="white", strokeWidth=1).encode(color=shade)
+    dark = alt.value("white"), alt.value("#1f2328")
+    ink = alt.when(f"datum.{Y} > {domain[0] + 0.55 * (domain[1] - domain[0])}").then(dark[0]).otherwise(dark[1])
+    text = base.mark_text(fontSize=12).encode(text="told:N", color=ink)
+    return _dressed([squares, text], title, ["-"], {"width": SIZE["width"], "height": max(120, 34 * len(down))})
+
+
+def _pareto(chart: Chart, metric: str, points: Points, lines: list[str], title: alt.Title) -> alt.LayerChart:
+    import altair as alt
+
+    scale = alt.Scale(domain=[0, 1]) if measure(chart.x).share else alt.Scale(zero=False)
+    x = alt.X(f"{X}:Q", title=measure(chart.x).title, scale=scale, axis=_axis(chart.x, points, X))
+    base = alt.Chart(alt.InlineData(values=points)).encode(x=x, y=_quantity(metric, points))
+    dots = base.mark_point(filled=True, size=90, opacity=0.9, tooltip=alt.TooltipContent("data"))
+    return _dressed([dots.encode(color=_colours(lines, legend=True))], title, lines)
+
+
+def _diamonds(base: alt.Chart, metric: str, points: Points) -> alt.Chart:
+    """The paper's numbers."""
+    paper = base.transform_filter(f"datum.{WHOSE} == '{PAPER}'").mark_point(
+        shape="diamond", size=70, fill="white", stroke=INK, strokeWidth=1.5, opacity=1
+    )
+    drawn: alt.Chart = paper.encode(y=_quantity(metric, points))
+    return drawn
+
+
+def _placed(chart: Chart, points: Points) -> tuple[Points, alt.X]:
+    """The points with their x as a number where all are numbers, and the axis for them."""
+    import altair as alt
+
+    read = [point[X] if chart.x == ROUND else number(point[X]) for point in points]
+    numbers = [float(value) for value in read if value is not None]
+    if len(numbers) < len(read):
+        order = _names(points, X)
+        return points, alt.X(
+            f"{X}:N", title=chart.x, sort=None, scale=alt.Scale(domain=order), axis=_flat_labels(order)
+        )
+    placed = [{**point, X: value} for point, value in zip(points, numbers, strict=True)]
+    if chart.x == ROUND:
+        scale, axis = alt.Scale(domain=[0, max(numbers)]), alt.Axis(format="d", grid=False, tickMinStep=1, tickCount=6)
+        return placed, alt.X(f"{X}:Q", title="Round", scale=scale, axis=axis)
+    low, high, each = min(numbers), max(numbers), sorted(set(numbers))
+    log = low > 0 and high / low >= WIDE
+    ticks = each if len(each) <= MOST_TICKS and not log else log_ticks(low, high) if log else []
+    shown: dict[str, Any] = {"values": ticks} if ticks else {}
+    axis = alt.Axis(format="~s" if high >= 1000 else ".4~g", grid=False, **shown)
+    scale = alt.Scale(type="log" if log else "linear", nice=False, zero=False, padding=12)
+    return placed, alt.X(f"{X}:Q", title=f"{chart.x} (log)" if log else chart.x, scale=scale, axis=axis)
+
+
+def _quantity(metric: str, points: Sequence[Mapping[str, Any]]) -> alt.Y:
+    """The y axis: shares from 0 to 1, what spans decades on a logarithmic scale."""
+    import altair as alt
+
+    values = [point[Y] for point in points]
+    title = measure(metric).title
+    if measure(metric).share:
+        scale, axis = alt.Scale(domain=[0, 1]), alt.Axis(format=".0%")
+        return alt.Y(f"{Y}:Q", title=title, scale=scale, axis=axis)
+    if min(values) > 0 and max(values) / min(values) >= WIDE:
+        ticks = log_ticks(min(values), max(values))
+        form = "~%" if metric.endswith("share") else "~s"
+        axis = alt.Axis(format=form, values=ticks)
+        return alt.Y(f"{Y}:Q", title=f"{title} (log)", scale=alt.Scale(type="log"), axis=axis)
+    return alt.Y(f"{Y}:Q", title=title, axis=alt.Axis(format="~s"))
+
+
+def _axis(metric: str, points: Sequence[Mapping[str, Any]], key: str) -> alt.Axis:
+    import altair as alt
+
+    whole = all(math.isclose(point[key], round(point[key])) for point in points)
+    return alt.Axis(format=".0%" if measure(metric).share else "~s" if whole else ".4~g", grid=False)
+
+
+def _colours(lines: Sequence[str], legend: bool) -> alt.Color:
+    import altair as alt
+
+    scale = alt.Scale(domain=list(lines), range=[PALETTE[i % len(PALETTE)] for i in range(len(lines))])
+    shown: dict[str, Any] = {} if legend else {"legend": None}
+    return alt.Color(f"{LINE}:N", scale=scale, **shown)
+
+
+def _dashes(lines: Sequence[str]) -> alt.StrokeDash:
+    """In the legend together with the colours: one alone without a legend would take both out of it."""
+    import altair as alt
+
+    scale = alt.Scale(domain=list(lines), range=[list(DASHES[i % len(DASHES)]) for i in range(len(lines))])
+    shown: dict[str, Any] = {} if len(lines) > 1 else {"legend": None}
+    return alt.StrokeDash(f"{LINE}:N", scale=scale, **shown)
+
+
+def _flat_labels(names: Sequence[str]) -> alt.Axis:
+    """Names side by side where there is room, else slanted."""
+    import altair as alt
+
+    room = SIZE["width"] / max(len(names), 1) / 6.5
+    angle = {"labelAngle": 0} if max(map(len, names)) <= room else {"labelAngle": -35, "labelAlign": "right"}
+    return alt.Axis(labelLimit=200, **angle)
+
+
+def _names(points: Sequence[Mapping[str, Any]], key: str) -> list[str]:
+    return list(dict.fromkeys(str(point[key]) for point in points))
+
+
+def _dressed(
+    layers: Sequence[alt.Chart],
+    title: alt.Title,
+    names: Sequence[str],
+    size: Mapping[str, int] = SIZE,
+    lines: bool = False,
+) -> alt.LayerChart:
+    """The layers in the looks of a report; the legend of lines has strokes."""
+    import altair as alt
+
+    column = 46 + 6.5 * min(36, max(map(len, names)))
+    legend = LEGEND if lines else {key: item for key, item in LEGEND.items() if not key.startswith("symbol")}
+    sized = alt.LayerChart(layer=list(layers)).properties(title=title, usermeta={"legendColumn": column}, **size)
+    dressed: alt.LayerChart = sized.configure(**CONFIG, legend=legend | {"columns": max(1, int(640 // column))})
+    return dressed
+
+
+def together(drawn: Mapping[str, alt.LayerChart]) -> alt.VConcatChart | alt.LayerChart | None:
+    """All pictures of an exhibit as one, for a file."""
+    import altair as alt
+
+    if len(drawn) < 2:
+        return next(iter(drawn.values()), None)
+    first = next(iter(drawn.values()))
+    bare = []
+    for chart in drawn.values():
+        copied = chart.copy(deep=False)
+        copied.config = alt.Undefined
+        copied.usermeta = alt.Undefined
+        bare.append(copied)
+    whole: alt.VConcatChart = alt.VConcatChart(vconcat=bare, config=first.config).resolve_scale(
+        color="independent", strokeDash="independent"
+    )
+    return whole
