@@ -166,9 +166,9 @@ def _compared(claim: Claim, own: Entry, rival: Entry, axis: str) -> Comparison:
 
 
 def _beyond(gap: float, by: float, noise: float, told: str) -> Comparison:
-    if by < gap <= noise:
+    if by < gap <= noise:  # the sign and size are right, and may be chance
         return Comparison(False, f"{told}: within the spread")
-    return Comparison(gap > by and gap > noise, told)
+    return Comparison(gap > by, told)
 
 
 # --- along an axis, and against a bound ------------------------------------------------------------------------------
