@@ -1,0 +1,55 @@
+"""The command line: parse -> config -> build -> loop. Holds no logic; errors a user can mend are one sentence.
+
+Exit codes: 0 done; 2 a command, config, run folder or data set that must be mended first; 130 interrupted (Ctrl-C, or a
+polite kill) after saving. Every module beside `app` and `training` registers its commands when it is imported; the
+order of the imports is the order in `--help`.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import NoReturn
+
+from rich.logging import RichHandler
+from rich.markup import escape
+
+from sparsefed.cli.app import app, console, errors
+from sparsefed.errors import SparseFedError
+from sparsefed.memory import keep_freed_memory
+
+# The order in which commands are listed:
+# isort: off
+from sparsefed.cli import runs, search, certify, reproduce, lists  # noqa: F401
+# isort: on
+
+__all__ = ["app", "main"]
+
+
+def main() -> None:
+    """Entry point: a `SparseFedError` is a sentence on stderr and exit code 2, never a traceback."""
+    logging.basicConfig(
+        level=logging.WARNING, format="%(message)s", handlers=[RichHandler(console=errors, show_path=False)]
+    )
+    _say_what_is_compiled()
+    keep_freed_memory()
+    try:
+        app()
+    except SparseFedError as error:
+        _fail(str(error))
+    except OSError as error:
+        if error.filename is None:
+            raise
+        _fail(f"{error.filename}: {error.strerror}; check that the path is right and may be used")
+
+
+def _say_what_is_compiled() -> None:
+    """A wait that happens once is news, not a warning."""
+    logger = logging.getLogger("sparsefed.vectors.warm")
+    logger.addHandler(RichHandler(console=console, show_path=False, show_level=False, show_time=False))
+    logger.propagate = False
+
+
+def _fail(sentence: str) -> NoReturn:
+    errors.print(f"[bold red]error:[/bold red] {escape(sentence)}", soft_wrap=True, highlight=False)
+    sys.exit(2)

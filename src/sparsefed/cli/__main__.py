@@ -1,0 +1,5 @@
+"""`python -m sparsefed.cli`."""
+
+from sparsefed.cli import main
+
+main()

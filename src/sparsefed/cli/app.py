@@ -1,0 +1,77 @@
+"""What all commands share: the application, its consoles, common arguments, and how an interruption ends."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    help="""Can a handful of compromised devices poison a federated model, and what stops them?
+
+Start with `sparsefed demo`: the same model trained three times under attack, undefended, with clipping, with
+SparseFed. Then write a config (TOML) and `sparsefed run` it; `sparsefed list` shows every name a config can
+use, `sparsefed list bases` the paper's settings to start from (`base = "fmnist/cross-device"`).
+
+Exit codes: 0 done, 2 something to mend first (one sentence says what), 130 interrupted after saving.""",
+)
+data_app = typer.Typer(no_args_is_help=True, help="Data sets: what there is, where it is, how to get it.")
+app.add_typer(data_app, name="data")
+
+INTERRUPTED = 130  # what shells call "ended by Ctrl-C"
+
+console = Console()
+errors = Console(stderr=True)
+
+ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="A config file in TOML.", show_default=False)]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.", show_default=False)]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a value of the config, e.g. --set defense.k=500."),
+]
+
+
+def say(line: str) -> None:
+    """A line to the user, markup allowed."""
+    console.print(line, highlight=False, soft_wrap=True)
+
+
+def wrote(path: Path, shown: Console = console) -> None:
+    """Tell of a file."""
+    shown.print(f"wrote [bold]{escape(str(path))}[/bold]", highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def ended_politely() -> Iterator[None]:
+    """A polite kill, and a terminal that goes away, are treated like Ctrl-C: the state is saved first."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    polite = [sig for sig in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(sig) is not signal.SIG_IGN]  # nohup
+    before = {sig: signal.signal(sig, interrupt) for sig in polite}
+    try:
+        yield
+    finally:
+        for sig, handler in before.items():
+            signal.signal(sig, handler)
+
+
+@contextmanager
+def saved_if_interrupted(sentence: str) -> Iterator[None]:
+    """Work that loses nothing when it is ended: then the sentence says how to go on."""
+    try:
+        with ended_politely():
+            yield
+    except KeyboardInterrupt:
+        say(sentence)
+        raise typer.Exit(INTERRUPTED) from None
