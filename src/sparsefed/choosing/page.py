@@ -43,6 +43,7 @@ def html(outcome: Outcome) -> str:
     parts = [
         section("Summary", *said),
         section("Curves", figures(list(_figures(outcome)))),
+        section("Probe runs", *_probes(outcome)),
         section("Config", folded("Config", code(toml.dumps(configs.dump(outcome.config))))),
         section("How to run it again", *_again(outcome)),
     ]
@@ -53,8 +54,12 @@ def _figures(outcome: Outcome) -> Iterator[Html]:
     curve = table("Lost: mean (least–most)", curve_head(outcome), curve_rows(outcome), class_="numbers")
     yield figure("lost", curve_chart(outcome), CURVE, folded("As a table", curve))
     if outcome.probes:
-        rows = table("Probe runs", PROBED, _marked(outcome), class_="numbers")
-        yield figure("probes", probe_chart(outcome), RUNS, rows)
+        yield figure("probes", probe_chart(outcome), RUNS)
+
+
+def _probes(outcome: Outcome) -> Iterator[Html]:
+    if outcome.probes:
+        yield table("Accuracy against k", PROBED, _marked(outcome), class_="numbers")
 
 
 def _marked(outcome: Outcome) -> Iterator[tuple[str, ...]]:
