@@ -58,12 +58,7 @@ def measured(folder: Path, config: Config | None = None, **asked: Any) -> Outcom
     return choosing.measure(chosen, choosing.ask(chosen, **asked), folder)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def as_many_threads_as_the_commands() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("as_many_threads_as_the_commands")
 
 
 @pytest.fixture(scope="module")

@@ -61,13 +61,7 @@ def values(trial: Trial) -> tuple[float | None, float | None]:
     return trial.attack_accuracy, trial.test_accuracy
 
 
-@pytest.fixture(scope="module", autouse=True)
-def as_many_threads_as_the_commands() -> Iterator[None]:
-    """Another number of threads sums in another order, and some tests compare with a command that has one."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("as_many_threads_as_the_commands")
 
 
 @pytest.fixture(scope="module")

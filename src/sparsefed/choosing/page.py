@@ -24,11 +24,7 @@ RUNS = "Where test accuracy is flat, a smaller k costs nothing; attack accuracy 
 
 def save(outcome: Outcome, folder: Path) -> list[Path]:
     """Write the page and the numbers; say where."""
-    folder.mkdir(parents=True, exist_ok=True)
-    written = {folder / PAGE: html(outcome), folder / NUMBERS: as_json(outcome)}
-    for path, text in written.items():
-        runs.write_atomically(path, text.encode())
-    return list(written)
+    return runs.write_all({folder / PAGE: html(outcome), folder / NUMBERS: as_json(outcome)})
 
 
 def html(outcome: Outcome) -> str:

@@ -30,11 +30,7 @@ KINDS = {  # how a trial is drawn: colour, shape
 
 def save(outcome: Outcome, folder: Path) -> list[Path]:
     """Write the strongest attack as a config that can be run, and the page; say where."""
-    folder.mkdir(parents=True, exist_ok=True)
-    written = {folder / STRONGEST: config_text(outcome), folder / PAGE: html(outcome)}
-    for path, text in written.items():
-        runs.write_atomically(path, text.encode())
-    return list(written)
+    return runs.write_all({folder / STRONGEST: config_text(outcome), folder / PAGE: html(outcome)})
 
 
 def html(outcome: Outcome) -> str:

@@ -12,21 +12,11 @@ Nothing that was computed is ever deleted unless the caller says so, and damage 
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import hashlib
 import json
-import math
 import os
-import platform
-import shlex
-import subprocess
-import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -36,20 +26,47 @@ from torch import Tensor
 
 from sparsefed import toml
 from sparsefed.errors import RunError
+from sparsefed.runs.disk import (
+    CHECKPOINT,
+    CONFIG,
+    MANIFEST,
+    METRICS,
+    appending,
+    disk,
+    is_locked,
+    line,
+    locked,
+    write_all,
+    write_atomically,
+)
+from sparsefed.runs.provenance import commit, manifest, now, versions
 from sparsefed.simulate import RoundReport, ServerState
 from sparsefed.types import RunRecord
 
-CONFIG, MANIFEST, METRICS, CHECKPOINT = "config.toml", "manifest.json", "metrics.jsonl", "checkpoint.safetensors"
-_LOCK = ".lock"
+__all__ = [
+    "CHECKPOINT",
+    "CONFIG",
+    "MANIFEST",
+    "METRICS",
+    "create",
+    "execute",
+    "find",
+    "is_run",
+    "load_config",
+    "load_run",
+    "load_state",
+    "locked",
+    "note",
+    "refuse_overwriting",
+    "to_begin",
+    "unfinished",
+    "write_all",
+    "write_atomically",
+]
+
 _HEADER = (
     "sparsefed"  # one entry in a checkpoint: several would be written in any order, and equal runs be unequal files
 )
-_VERSIONED = ("sparsefed", "torch", "numpy", "numba", "safetensors")
-_CURES = {
-    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "make it writable"),
-    **dict.fromkeys((errno.EEXIST, errno.ENOTDIR), "move away the file that is in its place"),
-    errno.ENAMETOOLONG: "give it a shorter name",
-}
 _START_OVER = "delete it and resume: the run then starts from round 1"
 
 
@@ -59,14 +76,14 @@ _START_OVER = "delete it and resume: the run then starts from round 1"
 def create(folder: Path, config: Mapping[str, Any], overwrite: bool = False) -> None:
     """A new run folder with its config and manifest; refuses to write over a run unless told to."""
     refuse_overwriting(folder, config, overwrite)
-    with _disk(folder):
+    with disk(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder), _disk(folder):
+    with locked(folder), disk(folder):
         # The manifest is replaced last: killed in between, the folder holds a run that can be resumed from round 1.
         for name in (CHECKPOINT, METRICS):
             (folder / name).unlink(missing_ok=True)
         write_atomically(folder / CONFIG, toml.dumps(config).encode())
-        _write_manifest(folder, _manifest(config))
+        _write_manifest(folder, manifest(config))
 
 
 def refuse_overwriting(folder: Path, config: Mapping[str, Any], overwrite: bool = False) -> None:
@@ -124,7 +141,7 @@ def _standing(folder: Path, config: Mapping[str, Any]) -> Literal["nothing", "an
 def load_run(folder: Path) -> RunRecord:
     """A run folder read back, finished or not; one whose process was killed is 'interrupted'."""
     config, manifest = load_config(folder), _load_manifest(folder)
-    if manifest.get("status") == "running" and not _is_locked(folder):
+    if manifest.get("status") == "running" and not is_locked(folder):
         manifest["status"] = "interrupted"
     rows = tuple(row for _, row in _rows(folder, int(manifest.get("round", 0))))
     return RunRecord(str(config.get("name") or folder.name), config, manifest, rows, folder)
@@ -237,7 +254,7 @@ def execute(
         _forget_unsaved(folder, saved.round)
         note(folder, status="running", round=saved.round, parameters=len(begin.theta), **_resumed(folder, saved.round))
         status = "interrupted"
-        with _appending(folder) as metrics:
+        with appending(folder) as metrics:
             try:
                 for report in reports(last):
                     _append(folder, metrics, report)
@@ -286,8 +303,8 @@ def _tensors(state: ServerState) -> dict[str, Tensor]:
 
 
 def _append(folder: Path, metrics: BinaryIO, report: RoundReport) -> None:
-    with _disk(folder):
-        metrics.write(_line({**report.metrics, "seconds": round(report.seconds, 4)}))
+    with disk(folder):
+        metrics.write(line({**report.metrics, "seconds": round(report.seconds, 4)}))
         metrics.flush()
 
 
@@ -295,7 +312,7 @@ def _checkpoint(folder: Path, metrics: BinaryIO, state: ServerState) -> ServerSt
     """Metrics first: what a checkpoint has passed is on the disk."""
     header = json.dumps({"round": state.round, "config": _fingerprint(folder)})
     content = save({name: t.contiguous() for name, t in _tensors(state).items()}, {_HEADER: header})
-    with _disk(folder):
+    with disk(folder):
         os.fsync(metrics.fileno())
         write_atomically(folder / CHECKPOINT, content)
     return state
@@ -304,14 +321,14 @@ def _checkpoint(folder: Path, metrics: BinaryIO, state: ServerState) -> ServerSt
 def _forget_unsaved(folder: Path, saved: int) -> None:
     """Rounds that were reported but not saved are run again."""
     kept = [line for line, row in _rows(folder, saved) if row["round"] <= saved]
-    with _disk(folder):
+    with disk(folder):
         write_atomically(folder / METRICS, b"".join(kept))
 
 
 def note(folder: Path, **facts: Any) -> None:
     """Facts that became known; everything noted before stays. A manifest that is lost is begun anew."""
-    known = _load_manifest(folder) if is_run(folder) else _manifest(load_config(folder))
-    with _disk(folder):
+    known = _load_manifest(folder) if is_run(folder) else manifest(load_config(folder))
+    with disk(folder):
         _write_manifest(folder, {**known, **facts})
 
 
@@ -319,130 +336,9 @@ def _resumed(folder: Path, round: int) -> dict[str, Any]:
     """Each time the run went on, with what: other versions may give other bits."""
     if round == 0 or not is_run(folder):
         return {}
-    now = {"at": _now(), "round": round, "versions": _versions(), "commit": _commit()}
-    return {"resumed": [*_load_manifest(folder).get("resumed", []), now]}
-
-
-# --- the disk --------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """One process a run; the lock goes with the process that holds it."""
-    with _disk(folder):
-        lock = (folder / _LOCK).open("w")
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RunError(f"another process is working on {folder}; wait for it, or end it first") from None
-        yield
-
-
-def _is_locked(folder: Path) -> bool:
-    path = folder / _LOCK
-    if not path.exists():
-        return False
-    with path.open("rb") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
-
-
-@contextmanager
-def _appending(folder: Path) -> Iterator[BinaryIO]:
-    with _disk(folder):
-        file = (folder / METRICS).open("ab")
-    try:
-        yield file
-    finally:
-        with _disk(folder):  # closing tries again to write what a full disk refused
-            file.close()
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """All of it or nothing: a reader sees the old file or the new one."""
-    scratch = path.with_name(path.name + ".partial")
-    try:
-        with scratch.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        scratch.replace(path)
-    except OSError:
-        scratch.unlink(missing_ok=True)  # on a full disk every byte counts
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-@contextmanager
-def _disk(folder: Path) -> Iterator[None]:
-    """A full or read-only disk in one sentence."""
-    try:
-        yield
-    except OSError as error:
-        cure = _CURES.get(error.errno or 0, "free some space or mend the disk")
-        then = f"then `sparsefed resume {folder}`: nothing up to its last checkpoint is lost"
-        if not (folder / CHECKPOINT).exists():
-            then = "or choose another folder with --out"
-        raise RunError(f"cannot write to {folder} ({error.strerror}); {cure}, {then}") from error
-
-
-def _line(value: Mapping[str, Any]) -> bytes:
-    return (json.dumps({key: _finite(item) for key, item in value.items()}, allow_nan=False) + "\n").encode()
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    again = {"at": now(), "round": round, "versions": versions(), "commit": commit()}
+    return {"resumed": [*_load_manifest(folder).get("resumed", []), again]}
 
 
 def _write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
     write_atomically(folder / MANIFEST, (json.dumps(manifest, indent=2) + "\n").encode())
-
-
-# --- where it came from ----------------------------------------------------------------------------------------------
-
-
-def _manifest(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "created": _now(),
-        "status": "created",
-        "round": 0,
-        "rounds": config.get("rounds"),
-        "seed": config.get("seed"),
-        "command": shlex.join(["sparsefed", *sys.argv[1:]]),
-        "versions": _versions(),
-        "commit": _commit(),
-        "machine": {
-            "system": f"{platform.system()} {platform.release()}",
-            "processor": platform.processor() or platform.machine(),
-            "cores": os.cpu_count(),
-        },
-    }
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _versions() -> dict[str, str]:
-    return {"python": platform.python_version(), **{name: metadata.version(name) for name in _VERSIONED}}
-
-
-def _commit() -> str | None:
-    """The commit of the source tree this runs from, if it is one; with a + where files were changed since."""
-    git = ["git", "-C", str(Path(__file__).parent)]
-    try:
-        # An installed copy may lie inside somebody else's repository.
-        subprocess.run([*git, "ls-files", "--error-unmatch", __file__], capture_output=True, timeout=5, check=True)
-        head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=True)
-        dirty = subprocess.run([*git, "status", "--porcelain", "."], capture_output=True, text=True, timeout=5)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return head.stdout.strip() + ("+" if dirty.stdout.strip() else "")
