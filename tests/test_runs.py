@@ -365,6 +365,11 @@ def third_line(content: bytes) -> bytes:
     return b"".join([*parts[:2], b'{"round": 3, "lr"\n', *parts[3:]])
 
 
+def two_and_a_half(content: bytes) -> bytes:
+    parts = content.splitlines(keepends=True)
+    return b"".join([*parts[:2], parts[2][:90]])
+
+
 DAMAGES: dict[str, tuple[Callable[[Path], None], list[str]]] = {
     "checkpoint cut": (cut(runs.CHECKPOINT), ["checkpoint.safetensors is damaged", "delete it and resume"]),
     "checkpoint empty": (rewritten(runs.CHECKPOINT, lambda _: b""), ["is damaged"]),
@@ -373,7 +378,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], list[str]]] = {
     "checkpoint of another model": (checkpoint(other_size), ["1,300 parameters", "650 parameters"]),
     "checkpoint of another defense": (checkpoint(other_defense), ["server.0.memory", "not of this run"]),
     "metrics damaged inside": (rewritten(runs.METRICS, third_line), ["metrics.jsonl is damaged", "line 3"]),
-    "metrics cut": (rewritten(runs.METRICS, lambda text: text[:700]), ["metrics.jsonl is damaged", "line 3"]),
+    "metrics cut": (rewritten(runs.METRICS, two_and_a_half), ["metrics.jsonl is damaged", "line 3"]),
     "metrics not rounds": (rewritten(runs.METRICS, lambda _: b"5\n"), ["metrics.jsonl is damaged", "line 1"]),
     "metrics gone": (lambda folder: (folder / runs.METRICS).unlink(), ["metrics.jsonl is damaged"]),
     "manifest cut": (cut(runs.MANIFEST), ["manifest.json is damaged", "delete it", "sparsefed resume"]),
