@@ -1,0 +1,58 @@
+"""Where a run came from: when, with what, on which machine, by which command."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+_VERSIONED = ("sparsefed", "torch", "numpy", "numba", "safetensors")
+
+
+def manifest(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What is known of a run before it begins."""
+    return {
+        "created": now(),
+        "status": "created",
+        "round": 0,
+        "rounds": config.get("rounds"),
+        "seed": config.get("seed"),
+        "command": shlex.join(["sparsefed", *sys.argv[1:]]),
+        "versions": versions(),
+        "commit": commit(),
+        "machine": {
+            "system": f"{platform.system()} {platform.release()}",
+            "processor": platform.processor() or platform.machine(),
+            "cores": os.cpu_count(),
+        },
+    }
+
+
+def now() -> str:
+    """The time, to the second, in UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def versions() -> dict[str, str]:
+    """Of Python, and of what can change a number."""
+    return {"python": platform.python_version(), **{name: metadata.version(name) for name in _VERSIONED}}
+
+
+def commit() -> str | None:
+    """The commit of the source tree this runs from, if it is one; with a + where files were changed since."""
+    git = ["git", "-C", str(Path(__file__).parent.parent)]
+    try:
+        # An installed copy may lie inside somebody else's repository.
+        subprocess.run([*git, "ls-files", "--error-unmatch", __file__], capture_output=True, timeout=5, check=True)
+        head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=True)
+        dirty = subprocess.run([*git, "status", "--porcelain", "."], capture_output=True, text=True, timeout=5)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return head.stdout.strip() + ("+" if dirty.stdout.strip() else "")
