@@ -1,4 +1,4 @@
-"""How run folders reach the disk: what lies in them, one process a folder, whole files or none, trouble in a sentence."""
+"""How run folders reach the disk: one process a folder, whole files or none, trouble in one sentence."""
 
 from __future__ import annotations
 
