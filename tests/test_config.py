@@ -90,7 +90,7 @@ def without(key: str) -> dict[str, Any]:
         ("data.devices=0", ["data.devices is 0"]),
         ("model=softmax", ["model is 'softmax'", "table", '[model] name = "softmax"']),
         ("train=3", ["train is 3", "table", "[train]"]),
-        ("model.width=3", ["softmax", "no parameters", "'width'"]),
+        ("model.width=3", ["softmax", "'width'", "zero"]),
         ("defense.kk=3", ["sparsefed", "'kk'", "clip_norm", "masking"]),
         ("defense.k=many", ["k is 'many'", "int"]),
         ("defense.k=0", ["k is 0"]),

@@ -110,3 +110,12 @@ def test_an_outline_is_the_model_without_its_weights(builder: Any) -> None:
     real = builder((1, 12, 12), 3)
     assert {n: p.shape for n, p in drawn.named_parameters()} == {n: p.shape for n, p in real.named_parameters()}
     assert all(p.is_meta for p in drawn.parameters())
+
+
+def test_a_model_without_parameters_is_not_given_any() -> None:
+    def bare(shape: tuple[int, ...], classes: int) -> nn.Module:
+        return nn.Linear(math.prod(shape), classes)
+
+    check_arguments("model bare", bare, {}, skip=2)
+    with pytest.raises(ConfigError, match="model bare: it takes no parameters, but was given 'width'"):
+        check_arguments("model bare", bare, {"width": 3}, skip=2)

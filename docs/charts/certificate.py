@@ -17,7 +17,7 @@ import vl_convert
 
 from sparsefed.certify.protocol import Protocol, uniform
 from sparsefed.certify.radius import capped, closed_form, paper_closed_form, recursion
-from sparsefed.report.charts import CONFIG, LEGEND
+from sparsefed.report.lines import CONFIG, LEGEND
 
 D, RATE, CLIP_NORM, SHARE, SLOPE, ROUNDS = 100, 0.02, 1.0, 0.01, 0.5, 24  # w c = 50
 LINES = {  # name: colour, dash
