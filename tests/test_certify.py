@@ -16,9 +16,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from sparsefed.certify.logs import NOTHING
 from sparsefed.certify.protocol import Line, Protocol, check, growth, uniform, worst_omega
 from sparsefed.certify.radius import (
-    NOTHING,
     capped,
     closed_form,
     dense,

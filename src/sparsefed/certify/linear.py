@@ -34,8 +34,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from sparsefed.certify.logs import NOTHING, log, log_sum
 from sparsefed.certify.protocol import Line, Protocol, check
-from sparsefed.certify.radius import NOTHING, Radius, capped
+from sparsefed.certify.radius import Radius, capped
 from sparsefed.errors import ConfigError
 
 FloatArray = npt.NDArray[np.float64]
@@ -190,13 +191,13 @@ def _followed(
     for line, steep, longest, norm in zip(protocol.lines, smooth, free, free if norms is None else norms, strict=True):
         attacked = attacked or line.share > 0  # until then the two runs are one
         if attacked:
-            apart = _Apart(virtual, _log(2 * before * memory))
+            apart = _Apart(virtual, log(2 * before * memory))
             still = protocol.rho == 0 and line.rate * steep <= 2 and _uncut(line, steep, longest, norm, apart)
-            pushed = _sum(_log(protocol.rho) + pushed, _difference(line, steep, min(longest, norm), apart, still))
-            turned = _log(2 * abs(line.rate - before) * memory)
-            virtual = _sum(virtual, _log(line.rate) + pushed, turned)
+            pushed = log_sum(log(protocol.rho) + pushed, _difference(line, steep, min(longest, norm), apart, still))
+            turned = log(2 * abs(line.rate - before) * memory)
+            virtual = log_sum(virtual, log(line.rate) + pushed, turned)
         memory, before = left * (memory + line.clip_norm), line.rate
-    return _sum(virtual, _log(2 * before * memory)) if attacked else NOTHING
+    return log_sum(virtual, log(2 * before * memory)) if attacked else NOTHING
 
 
 class _Apart(NamedTuple):
@@ -207,20 +208,20 @@ class _Apart(NamedTuple):
 
     @property
     def all(self) -> float:
-        return _sum(self.virtual, self.waiting)
+        return log_sum(self.virtual, self.waiting)
 
 
 def _uncut(line: Line, steep: float, longest: float, norm: float, apart: _Apart) -> bool:
     """Whether no honest update is cut in either run: never, or not from this norm at this distance."""
     room = line.clip_norm - norm
-    return longest <= line.clip_norm or (room >= 0 and _log(steep) + apart.all <= _log(room))
+    return longest <= line.clip_norm or (room >= 0 and log(steep) + apart.all <= log(room))
 
 
 def _difference(line: Line, steep: float, honest: float, apart: _Apart, still: bool) -> float:
     """What the two means of updates can differ by, beyond what a non-expansive step takes back; an honest update that
     is replaced is no longer than `honest`, and its replacement no longer than L."""
     reach = line.clip_norm + min(line.clip_norm, honest)
-    return min(_log(reach), _sum(_log(steep) + (apart.waiting if still else apart.all), _log(line.share * reach)))
+    return min(log(reach), log_sum(log(steep) + (apart.waiting if still else apart.all), log(line.share * reach)))
 
 
 def _check(protocol: Protocol, smooth: Sequence[float], free: Sequence[float], norms: Sequence[float] | None) -> None:
@@ -236,11 +237,3 @@ def _check(protocol: Protocol, smooth: Sequence[float], free: Sequence[float], n
             raise ConfigError(f"{name} has {len(given)} numbers for {rounds} rounds; give one a round")
         if not all(value >= 0 for value in given):
             raise ConfigError(f"{name} holds {min(given)}, but norms and constants are numbers from 0")
-
-
-def _log(value: float) -> float:
-    return math.log(value) if value > 0 else NOTHING
-
-
-def _sum(*logs: float) -> float:
-    return float(np.logaddexp.reduce(logs))

@@ -19,11 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-import numpy as np
-
+from sparsefed.certify.logs import NOTHING, log, log_sum
 from sparsefed.certify.protocol import Line, Protocol, check, require
-
-NOTHING = -math.inf  # log 0
 
 
 @dataclass(frozen=True)
@@ -68,21 +65,21 @@ def capped(protocol: Protocol) -> Radius:
     """The recursion, where neither a round nor a run adds more than the enforced norm lets two runs differ by."""
     check(protocol)
     steps = (2 * _applied_l1(protocol, held) for held in _holdings(protocol))
-    limits = [(_log(step), _log(moved)) for step, moved in zip(steps, _moved(protocol), strict=True)]
+    limits = [(log(step), log(moved)) for step, moved in zip(steps, _moved(protocol), strict=True)]
     return _followed(protocol, math.sqrt(protocol.w), limits)
 
 
 def movement(protocol: Protocol) -> float:
     """log of what clipping alone promises: no two runs of such updates end further apart, whoever sends them."""
     check(protocol)
-    return _log(_moved(protocol)[-1])
+    return log(_moved(protocol)[-1])
 
 
 def closed_form(protocol: Protocol) -> Radius:
     """Lambda exp(h Lambda) beta, h / (1 - rho) if dense: never below the recursion, because 1 + x <= e^x."""
     check(protocol)
     total, h, beta = _summary(protocol)
-    additive = _log(total) + _log(beta)
+    additive = log(total) + log(beta)
     propagation = total * h / (1 - _inertia(protocol))
     return Radius(additive + propagation, additive)
 
@@ -94,7 +91,7 @@ def paper_closed_form(protocol: Protocol) -> Radius:
     """
     check(protocol)
     total, h, beta = _summary(protocol)
-    additive = _log(total) + _log(beta)
+    additive = log(total) + log(beta)
     return Radius(additive + total * math.log1p(h), additive)
 
 
@@ -120,16 +117,16 @@ def dense(protocol: Protocol, growths: Sequence[float]) -> Protocol:
 def _followed(protocol: Protocol, root: float, limits: Sequence[tuple[float, float]]) -> Radius:
     """`root` is that of the additive term; `limits` are logs: the most that A_t can differ by, and D_t."""
     distance = additive = pushed = pushed_alone = NOTHING  # D, D without growth; the update's part, the same without
-    inertia = _log(_inertia(protocol))
+    inertia = log(_inertia(protocol))
     skipped = len(protocol.lines) - len(_attacked(protocol))
     rounds = list(zip(protocol.lines, _holdings(protocol), limits, strict=True))
     for line, held, (most, limit) in rounds[skipped:]:
-        sent = _log(_sent(protocol, line, held, root))
-        pushed = _sum(inertia + pushed, _log(line.growth) + distance, sent)
-        pushed_alone = _sum(inertia + pushed_alone, sent)
-        between, rate = _log(2 * _gamma(protocol, held)), _log(line.rate)
-        distance = min(limit, _sum(distance, rate + min(most, _sum(pushed, between))))
-        additive = min(limit, _sum(additive, rate + min(most, _sum(pushed_alone, between))))
+        sent = log(_sent(protocol, line, held, root))
+        pushed = log_sum(inertia + pushed, log(line.growth) + distance, sent)
+        pushed_alone = log_sum(inertia + pushed_alone, sent)
+        between, rate = log(2 * _gamma(protocol, held)), log(line.rate)
+        distance = min(limit, log_sum(distance, rate + min(most, log_sum(pushed, between))))
+        additive = min(limit, log_sum(additive, rate + min(most, log_sum(pushed_alone, between))))
     return Radius(distance, additive)
 
 
@@ -222,12 +219,3 @@ def _summary(protocol: Protocol) -> tuple[float, float, float]:
     between = max((2 * _gamma(protocol, held) for _, held in rounds), default=0.0)
     h = max((line.growth for line, _ in rounds), default=0.0)
     return sum(line.rate for line in lines), h, sent + between
-
-
-def _log(value: float) -> float:
-    return math.log(value) if value > 0 else NOTHING
-
-
-def _sum(*logs: float) -> float:
-    """log of the sum."""
-    return float(np.logaddexp.reduce(logs))
