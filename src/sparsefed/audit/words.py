@@ -44,8 +44,18 @@ def verdict(outcome: Outcome) -> list[str]:
     elif best.judgement == "in part":
         first = f"Use {best.name}, but it holds only in part: {worst}, it takes {told} points of harm."
     else:
-        first = f"None of these defenses holds: the least bad, {best.name}, takes {told} points of harm {worst}."
+        first = f"{_nobody(outcome)}: the least bad, {best.name}, takes {told} points of harm {worst}."
     return [first, f"{_clean(outcome)}; {many} defenses were compared, {_effort(outcome)}."]
+
+
+def _nobody(outcome: Outcome) -> str:
+    best, allowed = outcome.recommendation, f"{100 * outcome.grid.asked.tolerance:g}"
+    if best is None or not best.dearer:
+        return "None of these defenses holds"
+    name, cost = next(iter(best.dearer.items()))
+    return (
+        f"None of these defenses holds and costs at most {allowed} points of accuracy ({name} holds for {points(cost)})"
+    )
 
 
 def _clean(outcome: Outcome) -> str:
