@@ -17,7 +17,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: $(STAMP)   ## train three times with 2 % of the devices colluding; ends in runs/demo/report.html
+demo: $(STAMP)   ## a small audit with 2 % of the devices colluding; ends in runs/demo/audit.html
 	@$(BIN)/sparsefed data fetch fmnist
 	@$(BIN)/sparsefed demo
 

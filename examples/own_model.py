@@ -1,29 +1,29 @@
-"""Is my model safe? A user's own module and tensors, 10 % of the devices colluding, with and without SparseFed."""
+"""Is my model safe? A user's own module and data, 10 % of the devices colluding; run by itself, three defenses.
 
-import torch
+All of them, and which to use: PYTHONPATH=examples sparsefed audit examples/own_model.toml
+"""
+
+from pathlib import Path
+
+import numpy as np
 from torch import nn
 
-from sparsefed.attacks import auxiliary_set, pgd
-from sparsefed.client import fused
-from sparsefed.data.partition import iid
-from sparsefed.defenses import build
-from sparsefed.federation import ThreatModel, federate, uniform
-from sparsefed.schedule import constant
-from sparsefed.simulate import Protocol, simulate, start
-from sparsefed.task import differentiator, evaluator, make_task
+from sparsefed import config
+from sparsefed.data.own import from_arrays
 
-model = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 3))  # yours: any module without BatchNorm
-x = torch.randn(6000, 20)  # your data: any tensor, and integer labels
+draw = np.random.default_rng(0)
+x = draw.standard_normal((6000, 20))  # your data: here a table of 20 columns ...
 y = (x[:, :3] + 0.3 * x[:, 3:6] ** 2).argmax(1)
+DATA = from_arrays(np.clip(x / 8 + 0.5, 0, 1)[:, None], y)  # ... from 0 to 1, as an image one pixel high
 
-task, test_x, test_y = make_task(model), x[5000:], y[5000:]
-devices = federate(
-    x[:5000], y[:5000], iid(y[:5000].numpy(), None, 500, None, 0), uniform, 50, ThreatModel(share=0.1), 0
-)
-wrong = auxiliary_set(test_x, test_y, 50, classes=3, seed=0)
-attack, gradient, evaluate = pgd(wrong, step=0.1), differentiator(task, torch.float32), evaluator(task, torch.float32)
-for name, params in (("undefended", {}), ("clipping", {"clip_norm": 1.0}), ("sparsefed", {"k": 100, "clip_norm": 1.0})):
-    protocol = Protocol(devices, fused(task), build(name, **params), constant(0.1), False, 0.0, 0, attack, gradient)
-    *_, last = simulate(protocol, start(protocol, task.initial()), rounds=200)
-    test, poisoned = (evaluate(last.state.theta, a, b).accuracy(b) for a, b in ((test_x, test_y), (wrong.x, wrong.y)))
-    print(f"{name:10}  test accuracy {test:.1%}  attack accuracy {poisoned:.1%}")
+
+def build(shape: tuple[int, ...], classes: int) -> nn.Module:  # yours: any module without BatchNorm
+    return nn.Sequential(nn.Flatten(), nn.Linear(shape[-1], 64), nn.ReLU(), nn.Linear(64, classes))
+
+
+if __name__ == "__main__":
+    for defense in ('"undefended"', '"clipping", clip_norm = 1.0', '"sparsefed", k = 100, clip_norm = 1.0'):
+        mine = config.read(Path(__file__).with_suffix(".toml"), [f"defense={{ name = {defense} }}"])
+        *_, last = (experiment := config.build(mine)).reports(experiment.begin())
+        test, attack = last.metrics["test_accuracy"], last.metrics["attack_accuracy"]
+        print(f"{mine.defense.name:10}  test accuracy {test:.1%}  attack accuracy {attack:.1%}")

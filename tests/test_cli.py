@@ -70,11 +70,6 @@ auxiliary = 50
 name = "sparsefed"
 k = 100
 """
-SMALL_DEMO = [
-    *("--set", "data.name=digits", "--set", "data.devices=300", "--set", "train.cohort=20", "--set", "rounds=6"),
-    *("--set", "evaluate_every=3", "--set", "attack.auxiliary=50", "--set", "threat.share=0.1"),
-    *("--set", "model.name=softmax", "--set", "defenses.sparsefed.k=50"),
-]
 
 # --- processes -------------------------------------------------------------------------------------------------------
 
@@ -335,7 +330,8 @@ def test_resume_takes_relative_and_absolute_folders_and_finished_runs(sparsefed:
         ("", ["run", "resume", "demo", "report", "list", "data", "130"]),
         ("run", ["CONFIG", "--set", "--out", "--overwrite", "runs/NAME", "Ctrl-C", "130"]),
         ("resume", ["RUN", "bit for bit"]),
-        ("demo", ["--out", "--set", "--fresh", "starts them anew", "goes on where it was"]),
+        ("demo", ["--out", "--set", "--fresh", "goes on where it was"]),
+        ("audit", ["CONFIG", "--defenses", "--attacks", "--trials", "--seeds", "--tolerance", "recommended.toml"]),
         ("report", ["RUN", "--out", "--format", "html", "png", "svg", "pdf", "offline"]),
         ("list", ["--json"]),
         ("data", ["list", "fetch", "check"]),
@@ -489,68 +485,28 @@ def test_report_where_nothing_may_be_written_is_one_sentence(sparsefed: Nursery,
     assert str(config) in sentence
 
 
-# --- the demo --------------------------------------------------------------------------------------------------------
-
-
-def test_the_demo_ends_in_a_table_and_a_page_and_goes_on_where_it_was(sparsefed: Nursery, tmp_path: Path) -> None:
-    names = ["undefended", "clipping", "sparsefed"]
-    out = sparsefed.run("demo", "--out", tmp_path / "demo", *SMALL_DEMO).fine()
-    assert all(re.search(rf"│ {name} +│ +\d", out) for name in names)
-    assert "wrote" in out
-    assert "undefended, clipping, sparsefed" in (tmp_path / "demo/report.html").read_text()
-    kept, killed = (tmp_path / "demo" / name / "manifest.json" for name in ("undefended", "sparsefed"))
-    first = {name: without_seconds(tmp_path / "demo" / name) for name in names}
-
-    # The last one was killed: the finished ones stay, it is taken up.
-    killed.write_text(killed.read_text().replace('"finished"', '"running"'))
-    before = kept.read_text(), killed.stat().st_mtime_ns
-    sparsefed.run("demo", "--out", tmp_path / "demo", *SMALL_DEMO).fine()
-    created = [json.loads(text)["created"] for text in (before[0], kept.read_text())]
-    assert created[0] == created[1]
-    assert json.loads(killed.read_text())["status"] == "finished"
-
-    # Other settings: nothing is touched.
-    more = ["--set", "rounds=5"]
-    sentence = sparsefed.run("demo", "--out", tmp_path / "demo", *SMALL_DEMO, *more).refused()
-    assert all(word in sentence for word in ("another config", "--out", "--fresh"))
-
-    # All finished: anew, to the same numbers.
-    kept.write_text(kept.read_text().replace(created[0], "2001-01-01T00:00:00+00:00"))
-    sparsefed.run("demo", "--out", tmp_path / "demo", *SMALL_DEMO).fine()
-    assert json.loads(kept.read_text())["created"] > "2001-01-02"
-    assert {name: without_seconds(tmp_path / "demo" / name) for name in names} == first
-    sparsefed.run("demo", "--out", tmp_path / "demo", *SMALL_DEMO, *more, "--fresh").fine()
-    assert len(without_seconds(tmp_path / "demo/clipping")) == 5
-
-
-def test_a_demo_that_cannot_work_fails_before_its_first_run(sparsefed: Nursery, tmp_path: Path) -> None:
-    more = ["--set", "defenses.sparsefed.k=651"]  # the third of its runs
-    assert "651" in sparsefed.run("demo", "--out", tmp_path / "demo", *SMALL_DEMO, *more).refused()
-    assert not (tmp_path / "demo").exists()
-
-
 # --- the installed command -------------------------------------------------------------------------------------------
 
-LIVE = re.compile(r"undefended +[━╸╺]+ round +\d+/40 test +(\d+\.\d%|–) attack +(\d+\.\d%|–) \d:\d\d:\d\d left ")
+LIVE = re.compile(r"mine +[━╸╺]+ round +\d+/40 test +(\d+\.\d%|–) attack +(\d+\.\d%|–) \d:\d\d:\d\d left ")
 
 
-def test_on_a_terminal_each_run_is_one_live_line(tmp_path: Path) -> None:
-    args = ["demo", "--out", "demo", *SMALL_DEMO, "--set", "rounds=40"]
-    code, text = on_a_terminal(args, tmp_path, columns=80)
+def test_on_a_terminal_each_run_is_one_live_line(config: Path) -> None:
+    args: list[str | Path] = ["run", config, "--twins", "--set", "rounds=40"]
+    code, text = on_a_terminal(args, config.parent, columns=80)
     assert code == 0, text
     lines = [line.rstrip() for line in re.split(r"[\r\n]+", text)]
     live = [line for line in lines if " round " in line]
-    assert {line.split()[0] for line in live} == {"undefended", "clipping", "sparsefed"}
+    assert {line.split()[0] for line in live} == {"mine", "mine-unattacked", "mine-plain"}
     assert all(len(line) <= 80 for line in lines)
     assert any(LIVE.match(line) for line in live)
-    assert re.match(r"undefended +━+ round 40/40 test +\d+\.\d% attack +\d+\.\d% 0:00:\d\d left 0:00:00$", live[-3])
+    assert re.match(r"mine +━+ round 40/40 test +\d+\.\d% attack +\d+\.\d% 0:00:\d\d left 0:00:00$", live[-3])
     assert len(live) > 6  # it moved
     table = lines[lines.index("Results") :]
     assert [re.findall(r"[a-z]+(?: [a-z]+)*", line) for line in table[2:4]] == [
         ["test", "attack", "mean of", "max of", "attacker"],
         ["run", "accuracy", "accuracy", "last epoch", "last epoch", "honest norm"],
     ]
-    assert "wrote demo/report.html" in text
+    assert "wrote runs/mine/report.html" in text
 
 
 OWN = '''

@@ -352,27 +352,6 @@ def test_a_config_without_a_name_is_called_like_its_file(tmp_path: Path) -> None
     assert configs.read(path, ["name="]).name == "mine"
 
 
-# --- the demo's configs ----------------------------------------------------------------------------------------------
-
-
-def test_the_demo_differs_in_its_defenses_alone() -> None:
-    chosen = configs.demo(["rounds=7", "defenses.sparsefed.k=99"])
-    assert [config.name for config in chosen] == ["undefended", "clipping", "sparsefed"]
-    assert [config.defense.name for config in chosen] == ["undefended", "clipping", "sparsefed"]
-    assert chosen[2].defense.params["k"] == 99
-    alike = [config.model_copy(update={"name": "", "defense": chosen[0].defense}) for config in chosen]
-    assert alike[0] == alike[1] == alike[2]
-    assert alike[0].rounds == 7
-
-
-@pytest.mark.parametrize(
-    ("override", "says"),
-    [("defense.k=3", "defenses.sparsefed.KEY"), ("name=x", "named after"), ("defenses.sparsfed.k=3", "did you mean")],
-)
-def test_the_demo_says_how_one_of_its_runs_is_changed(override: str, says: str) -> None:
-    assert says in refusal(lambda: configs.demo([override]))
-
-
 # --- things of one's own ---------------------------------------------------------------------------------------------
 
 OWN = '''

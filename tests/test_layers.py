@@ -19,6 +19,7 @@ LAYERS = (
     ("bases", "config", "runs"),
     ("report",),
     ("catalogue", "progress", "tune", "certificate", "choosing", "experiments"),
+    ("audit",),
     ("cli",),
 )
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

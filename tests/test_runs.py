@@ -25,7 +25,7 @@ from sparsefed import runs
 from sparsefed.errors import RunError
 from sparsefed.rng import rng
 from sparsefed.simulate import RoundReport, ServerState
-from tests.test_cli import CONFIG, SMALL_DEMO, Command, Done, Nursery, nursery, without_seconds
+from tests.test_cli import CONFIG, Command, Done, Nursery, nursery, without_seconds
 
 ROUNDS = 150
 EVERY = 3  # rounds between checkpoints
@@ -256,21 +256,21 @@ def test_interrupted_before_it_began_nothing_is_left(
     assert not (tmp_path / "run").exists()
 
 
-def test_an_interrupted_demo_goes_on_by_the_same_command(sparsefed: Nursery, tmp_path: Path) -> None:
-    args: list[str | Path] = ["demo", "--out", tmp_path / "demo", *SMALL_DEMO, "--set", "rounds=60"]
+def test_interrupted_twins_go_on_by_the_same_command(sparsefed: Nursery, config: Path, tmp_path: Path) -> None:
+    args: list[str | Path] = ["run", config, "--twins", "--out", tmp_path / "run", "--set", "rounds=60"]
     process = sparsefed.start(*args)
-    until(lambda: lines(tmp_path / "demo/clipping") >= 5, process)
+    until(lambda: lines(tmp_path / "run-unattacked") >= 5, process)
     process.signal(signal.SIGINT)
     done = process.wait()
     assert done.code == 130
     assert "same command" in done.out
-    assert f"sparsefed resume {tmp_path}/demo/clipping" in done.out
-    finished = contents(tmp_path / "demo/undefended")["metrics.jsonl"]
-    saved = saved_round(tmp_path / "demo/clipping")
+    assert f"sparsefed resume {tmp_path}/run-unattacked" in done.out
+    finished = contents(tmp_path / "run")["metrics.jsonl"]
+    saved = saved_round(tmp_path / "run-unattacked")
     sparsefed.run(*args).fine()
-    assert contents(tmp_path / "demo/undefended")["metrics.jsonl"] == finished
-    assert [again["round"] for again in manifest(tmp_path / "demo/clipping")["resumed"]] == [saved]
-    assert len(without_seconds(tmp_path / "demo/sparsefed")) == 60
+    assert contents(tmp_path / "run")["metrics.jsonl"] == finished
+    assert [again["round"] for again in manifest(tmp_path / "run-unattacked")["resumed"]] == [saved]
+    assert len(without_seconds(tmp_path / "run-plain")) == 60
 
 
 # --- the disk --------------------------------------------------------------------------------------------------------
@@ -527,20 +527,15 @@ def test_numbers_that_json_does_not_know_become_null(tmp_path: Path, experiment:
     assert {(row["test_loss"], row["update_norm"]) for row in rows} == {(None, None)}
 
 
-def test_runs_that_belong_together_are_begun_where_needed(tmp_path: Path) -> None:
+def test_of_runs_that_belong_together_the_unfinished_are_done(tmp_path: Path) -> None:
     wanted = {tmp_path / name: {"name": name, "rounds": 3} for name in "abc"}
-    assert runs.to_begin(wanted) == list(wanted)
+    assert runs.unfinished(wanted) == dict.fromkeys(wanted, True)
     for folder in list(wanted)[:2]:
         runs.create(folder, wanted[folder])
     runs.note(tmp_path / "a", status="finished")
-    assert runs.to_begin(wanted) == [tmp_path / "c"]
-    runs.create(tmp_path / "c", wanted[tmp_path / "c"])
-    assert runs.to_begin(wanted) == []
-    for folder in wanted:
-        runs.note(folder, status="finished")
-    assert runs.to_begin(wanted) == list(wanted)
+    assert runs.unfinished(wanted) == {tmp_path / "b": False, tmp_path / "c": True}
     with pytest.raises(RunError, match="another config"):
-        runs.to_begin({**wanted, tmp_path / "b": {"name": "b", "rounds": 4}})
+        runs.unfinished({**wanted, tmp_path / "b": {"name": "b", "rounds": 4}})
 
 
 def test_runs_are_found_in_the_order_they_were_made(tmp_path: Path) -> None:

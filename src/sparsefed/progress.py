@@ -19,7 +19,6 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from sparsefed.config import Config
 from sparsefed.data import Status
 from sparsefed.report.numbers import duration, length, percent, points, times
 from sparsefed.report.summary import SummaryRow, summary
@@ -92,20 +91,6 @@ def _columns(width: int, rounds: Mapping[str, int]) -> list[ProgressColumn]:
         TextColumn("left"),
         TimeRemainingColumn(),
     ]
-
-
-def introduction(configs: Sequence[Config]) -> str:
-    """What the runs of a demo have in common, for somebody who is about to watch them."""
-    one = configs[0]
-    points, share = one.attack.params.get("auxiliary", 0) if one.attack else 0, one.threat.share or 0
-    names = ", ".join(config.name for config in configs)
-    return (
-        f"{one.data.devices} devices share {one.data.name} ({one.data.partition}), {share:.0%} of them collude: they "
-        f"want {points} test images labelled wrongly. The same {one.model.name}, {one.rounds} rounds of "
-        f"{one.train.cohort} devices, trained {len(configs)} times: {names}.\n"
-        "[green]test[/green]: accuracy on the other test images; "
-        "[red]attack[/red]: share of those wrong labels learned.\n"
-    )
 
 
 def results_table(records: Sequence[RunRecord]) -> Table:

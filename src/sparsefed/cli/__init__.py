@@ -20,7 +20,7 @@ from sparsefed.memory import keep_freed_memory
 
 # The order in which commands are listed:
 # isort: off
-from sparsefed.cli import runs, search, certify, reproduce, lists  # noqa: F401
+from sparsefed.cli import audit, runs, search, certify, reproduce, lists  # noqa: F401
 # isort: on
 
 __all__ = ["app", "main"]

@@ -18,9 +18,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="""Can a handful of compromised devices poison a federated model, and what stops them?
 
-Start with `sparsefed demo`: the same model trained three times under attack, undefended, with clipping, with
-SparseFed. Then write a config (TOML) and `sparsefed run` it; `sparsefed list` shows every name a config can
-use, `sparsefed list bases` the paper's settings to start from (`base = "fmnist/cross-device"`).
+Start with `sparsefed demo`: the same model under attack, undefended and with three defenses. Then write a config
+(TOML) and `sparsefed run` it, or `sparsefed audit` it; `sparsefed list` shows every name a config can use,
+`sparsefed list bases` the paper's settings to start from (`base = "fmnist/cross-device"`).
 
 Exit codes: 0 done, 2 something to mend first (one sentence says what), 130 interrupted after saving.""",
 )

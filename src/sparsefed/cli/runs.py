@@ -1,4 +1,4 @@
-"""Runs: `run`, `resume`, `demo`, `report`."""
+"""Runs: `run`, `resume`, `report`."""
 
 from __future__ import annotations
 
@@ -8,20 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sparsefed.cli.app import ConfigFile, Overrides, RunFolder, app, console
+from sparsefed.cli.app import ConfigFile, Overrides, RunFolder, app
 from sparsefed.cli.training import Plan, show_results, train_all, write_report
 
 if TYPE_CHECKING:
     from sparsefed.config import Config
-
-DemoOverrides = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="Change a value in all three runs, e.g. --set rounds=100, or in one: --set defenses.sparsefed.k=500.",
-    ),
-]
 
 
 class Format(StrEnum):
@@ -83,29 +74,6 @@ def resume(run: RunFolder) -> None:
     config = configs.parse(runs.load_config(run), source=str(run / runs.CONFIG))
     train_all([Plan(config, run, create=False)])
     show_results([run])
-
-
-@app.command()
-def demo(
-    out: Annotated[Path, typer.Option(help="Where the three runs and the report go.")] = Path("runs/demo"),
-    set_: DemoOverrides = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start anew, whatever is there.")] = False,
-) -> None:
-    """Train the same model three times with 2 % of 10 000 devices colluding: undefended, clipping, SparseFed.
-
-    Interrupted or killed, the same command goes on where it was; once all three runs are finished, it starts them anew
-    (the numbers are the same again, bit for bit). Runs made with other settings are left alone unless --fresh is given.
-    """
-    from sparsefed import config as configs
-    from sparsefed import runs
-    from sparsefed.progress import introduction
-
-    folders = {out / config.name: config for config in configs.demo(set_ or [])}
-    anew = folders if fresh else runs.to_begin({folder: configs.dump(config) for folder, config in folders.items()})
-    console.print(introduction(list(folders.values())), highlight=False)
-    train_all([Plan(config, folder, folder in anew, overwrite=True) for folder, config in folders.items()])
-    show_results(list(folders))
-    write_report(list(folders), out / "report.html", "html")
 
 
 @app.command()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from sparsefed.config.building import Experiment, build, build_all, deal
 from sparsefed.config.names import attacker, dataset, resolve
-from sparsefed.config.reading import demo, dump, parse, read, twins, value_of
+from sparsefed.config.reading import dump, parse, read, twins, value_of
 from sparsefed.config.tables import Config, DataTable, Named
 
 __all__ = [
@@ -23,7 +23,6 @@ __all__ = [
     "build_all",
     "dataset",
     "deal",
-    "demo",
     "dump",
     "parse",
     "read",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -75,24 +74,6 @@ def _timed(config: Config) -> Config:
     if train.peak_at is None and train.peak_epoch is None:
         train = train.model_copy(update={"peak_at": takes_peak(train.schedule)[1]})
     return config.model_copy(update={"rounds": rounds, "train": train})
-
-
-def demo(overrides: Sequence[str] = ()) -> list[Config]:
-    """The demo's configs: one for each of its defenses, alike in everything else."""
-    table = tomllib.loads(resources.files("sparsefed").joinpath("configs/demo.toml").read_text(encoding="utf-8"))
-    own = list(table["defenses"])
-    for override in overrides:
-        _set(table, override)
-    if table.keys() & {"name", "defense"}:
-        raise ConfigError(
-            f"the demo has several runs, named after their defenses: {', '.join(own)}; set a parameter of one of them "
-            f"as --set defenses.{own[-1]}.KEY=VALUE"
-        )
-    defenses = table.pop("defenses")
-    for name, defense in defenses.items():
-        if not isinstance(defense, dict) or "name" not in defense:
-            raise ConfigError(unknown("run of the demo", name, own))
-    return [parse({**table, "name": name, "defense": defense}) for name, defense in defenses.items()]
 
 
 def twins(config: Config) -> dict[str, Config]:

@@ -7,13 +7,13 @@ that is reported and its twins. What is reported depends on the search, so it is
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from sparsefed.experiments.grid import Cell, Combination, combinations, twin
 from sparsefed.experiments.reading import ROUND, scale_of
-from sparsefed.experiments.record import Exhibit, Scale, Twin
+from sparsefed.experiments.record import Exhibit, Scale, Table, Twin
 
 Role = Literal["search", "result", "twin", "plain"]
 ROLES: dict[Twin, Role] = {"unattacked": "twin", "plain": "plain"}
@@ -23,6 +23,8 @@ STRONGEST = (
     "over the last epoch among the runs that converged, or, where the attackers want no particular labels, the lowest "
     "test accuracy."
 )
+
+NOTHING: Table = {}
 
 Metrics = Mapping[str, Any]
 
@@ -51,7 +53,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Plan:
-    """An exhibit at a scale."""
+    """An exhibit at a scale; one that was made in memory has none."""
 
     exhibit: Exhibit
     scale: str
@@ -59,7 +61,7 @@ class Plan:
 
     @property
     def name(self) -> str:
-        return f"{self.exhibit.name}.{self.scale}"
+        return f"{self.exhibit.name}.{self.scale}" if self.scale else self.exhibit.name
 
     @property
     def curves(self) -> tuple[str, ...]:
@@ -79,15 +81,21 @@ def plan(exhibit: Exhibit, scale: str) -> Plan:
 def _group(exhibit: Exhibit, scale: Scale, each: Combination) -> Group:
     kinds = exhibit.twins if scale.twins is None else scale.twins
     search = exhibit.search
+    return group(each, scale.seeds, kinds, *((search.seed, search.set) if search else ()))
+
+
+def group(
+    each: Combination, seeds: Sequence[int], kinds: tuple[Twin, ...], search_seed: int = 0, search_set: Table = NOTHING
+) -> Group:
+    """The runs of one combination: a trial for each variant of its attack, then what is reported with its twins."""
     trials = tuple(
-        Slot(each.values, "search", variant, search.seed, each.trial(search.seed, variant, search.set))
-        for variant in (each.variants if search else ())
-        if search
+        Slot(each.values, "search", variant, search_seed, each.trial(search_seed, variant, search_set))
+        for variant in each.variants
     )
 
     @functools.cache
     def outcomes(variant: str | None) -> tuple[Slot, ...]:
-        return tuple(slot for seed in scale.seeds for slot in _outcome(each, seed, variant, kinds))
+        return tuple(slot for seed in seeds for slot in _outcome(each, seed, variant, kinds))
 
     first = next(iter(each.variants), None)
     return Group(each.values, trials, outcomes, len(outcomes(first)))

@@ -11,7 +11,7 @@ import functools
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, median
@@ -92,16 +92,20 @@ def default_jobs() -> int:
     return cores()
 
 
-def reproduce(plans: Sequence[Plan], out: Path, jobs: int, watch: Watch = lambda _: None) -> Ledger:
-    """Run what is missing of the plans, and keep their results files true all the while."""
+def reproduce(
+    plans: Sequence[Plan], out: Path, jobs: int, watch: Watch = lambda _: None, workers: Pool | None = None
+) -> Ledger:
+    """Run what is missing of the plans, and keep their results files true all the while; `workers` who are there
+    already, because more plans follow, are not sent home."""
     if jobs < 1:
         raise ConfigError(f"--jobs is {jobs}; at least one cell must run")
     with _alone(out):
         ledger = Ledger(out, plans)
         run = _Run(plans, out, ledger, watch)
         if run.waiting:
-            with pool(min(jobs, len(run.waiting) + run.coming)) as workers:
-                run.drive(workers)
+            own = pool(min(jobs, len(run.waiting) + run.coming)) if workers is None else nullcontext(workers)
+            with own as team:
+                run.drive(team)
         for plan in plans:
             run.write(plan)
     return ledger

@@ -58,7 +58,6 @@ __all__ = [
     "locked",
     "note",
     "refuse_overwriting",
-    "to_begin",
     "unfinished",
     "write_all",
     "write_atomically",
@@ -103,28 +102,14 @@ def is_run(folder: Path) -> bool:
     return (folder / MANIFEST).is_file()
 
 
-def to_begin(wanted: Mapping[Path, Mapping[str, Any]]) -> list[Path]:
-    """Which of several runs that belong together must be created: those that are not there, or, once all are finished,
-    all of them. A run of another config is refused: it could not be computed again from these."""
-    standings = {folder: _standing(folder, config) for folder, config in wanted.items()}
-    _refuse_another(standings, "choose another folder with --out, or start anew with --fresh")
-    if all(standing == "finished" for standing in standings.values()):
-        return list(wanted)
-    return [folder for folder, standing in standings.items() if standing == "nothing"]
-
-
 def unfinished(wanted: Mapping[Path, Mapping[str, Any]]) -> dict[Path, bool]:
     """Which of these runs are still to be done, and whether they must be created first; one of another config in the
     place of one of them is refused."""
     standings = {folder: _standing(folder, config) for folder, config in wanted.items()}
-    _refuse_another(standings, "move it away, or choose another folder with --out")
-    return {folder: standing == "nothing" for folder, standing in standings.items() if standing != "finished"}
-
-
-def _refuse_another(standings: Mapping[Path, str], cure: str) -> None:
     for folder, standing in standings.items():
         if standing == "another":
-            raise RunError(f"{folder} holds a run of another config; {cure}")
+            raise RunError(f"{folder} holds a run of another config; move it away, or choose another folder with --out")
+    return {folder: standing == "nothing" for folder, standing in standings.items() if standing != "finished"}
 
 
 def _standing(folder: Path, config: Mapping[str, Any]) -> Literal["nothing", "another", "finished", "unfinished"]:
