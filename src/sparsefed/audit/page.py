@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from sparsefed import config as configs
 from sparsefed import toml
@@ -12,6 +13,7 @@ from sparsefed.audit.words import cost_rows, limits, parameters, reasons, rule, 
 from sparsefed.experiments.plan import STRONGEST
 from sparsefed.report import again, partitions
 from sparsefed.report.charts import charts
+from sparsefed.report.classes import classes
 from sparsefed.report.heat import matrix_part
 from sparsefed.report.markup import Html, code, element, folded, joined, note, table
 from sparsefed.report.matrix import CALM
@@ -22,11 +24,21 @@ from sparsefed.report.pareto import numbers as pareto_numbers
 from sparsefed.report.pareto import worst_cases
 from sparsefed.report.shell import Section, figure, figures, page, section
 from sparsefed.report.tradeoff import tradeoffs
+from sparsefed.report.twins import compare
+
+if TYPE_CHECKING:
+    import altair as alt
 
 CURVES = {
     "test-accuracy": "Each defense under the attack that does it most harm, at the first seed: test accuracy.",
     "attack-accuracy": "The same: the share of the attackers' targets on which the model says what they want.",
 }
+NORMS = {
+    "norm-ratio": "Each defense under its worst attack: attackers' updates over honest ones, before the server clips.",
+    "norms-": "Under its worst attack: lengths of updates before the server clips. Dashed: the limit it enforces.",
+    "clipped": "The share of a round's updates that were longer than the server allows and so were cut.",
+}
+BY_CLASS = "Each defense under the attack that does it most harm, at the first seed."
 VARIED = "One seed. Up to four times more and less than what the rule gave; everything else stays as it was."
 TIMES = (
     "Time is that of a whole round, training included, over a round without a defense (the tenth part of the rounds "
@@ -50,11 +62,15 @@ def sections(outcome: Outcome, command: Sequence[str]) -> list[Section]:
     """The parts, in order."""
     found = outcome.measured
     first = [several[0] for several in found.records.values()]
+    worst = list(ends(found))
+    drawn = charts(worst) if worst else {}
     return [
         section("Summary", *_summary(outcome)),
         section("Recommendation", *_recommendation(outcome)),
         section("Pareto front", *_pareto(outcome)),
-        section("Curves", _curves(outcome)),
+        section("Curves", _figures(drawn, CURVES)),
+        section("Class by class", *_classes(outcome)),
+        section("Norms", _figures(drawn, NORMS)),
         section("Attacks", *_attacks(outcome)),
         section("Defenses and what they cost", *_costs(outcome)),
         section("What k and L cost and buy", _tradeoffs(outcome)),
@@ -95,9 +111,18 @@ def _pareto(outcome: Outcome) -> Iterator[Html]:
         yield figures([figure("pareto-1", pareto_chart(points, "What can be had"), PARETO, pareto_numbers(points))])
 
 
-def _curves(outcome: Outcome) -> Html:
-    drawn = charts(list(ends(outcome.measured)))
-    return figures([figure(name, drawn[name], said) for name, said in CURVES.items() if name in drawn])
+def _figures(drawn: Mapping[str, alt.LayerChart], wanted: Mapping[str, str]) -> Html:
+    """The charts whose names begin so, each with what is said of it."""
+    said = {name: text for begin, text in wanted.items() for name in drawn if name.startswith(begin)}
+    return figures([figure(name, drawn[name], text) for name, text in said.items()])
+
+
+def _classes(outcome: Outcome) -> Iterator[Html]:
+    found, worst = outcome.measured, list(ends(outcome.measured))
+    calm = [several[0] for (_, attack), several in found.records.items() if attack == CALM]
+    if told := classes(worst, compare([*worst, *calm])):
+        yield note(BY_CLASS)
+        yield told
 
 
 def _tradeoffs(outcome: Outcome) -> Html:
