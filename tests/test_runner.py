@@ -347,6 +347,17 @@ def test_time_left_counts_rounds_at_their_measured_rates() -> None:
     assert clock.rate(other) == pytest.approx(0.2)
 
 
+def test_time_left_does_not_double_while_a_worker_is_between_two_cells(tmp_path: Path) -> None:
+    one = planned()
+    run = runner._Run([one], tmp_path, Ledger(tmp_path, [one]), lambda _: None)
+    run._clock.learn(run.waiting[0], 8.0, 40)
+    first, *others = run.waiting
+    between, both = (
+        run._left(waiting, running, 2) for waiting, running in ((others, [first]), (others[1:], [first, others[0]]))
+    )
+    assert between is not None and between == pytest.approx(both)
+
+
 def test_a_view_shows_cells_rounds_and_time_left() -> None:
     screen, paper = io.StringIO(), io.StringIO()
     running = (Running("tiny · One · Clipping · seed 0", 12, 24),)

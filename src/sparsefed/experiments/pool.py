@@ -93,14 +93,14 @@ class Pool:
     """Up to `jobs` workers, started when there is work for them."""
 
     def __init__(self, jobs: int) -> None:
-        self._jobs, self._threads = jobs, max(1, cores() // jobs)
+        self.jobs, self._threads = jobs, max(1, cores() // jobs)
         self._told: queue.SimpleQueue[tuple[_Worker, dict[str, Any] | None]] = queue.SimpleQueue()
         self._workers: list[_Worker] = []
 
     @property
     def free(self) -> int:
         """How many more cells can be taken on."""
-        return self._jobs - len(self.running)
+        return self.jobs - len(self.running)
 
     @property
     def running(self) -> list[Cell]:

@@ -227,20 +227,21 @@ class _Run:
         shown = (
             Running(self._titles[cell.key], self._clock.rounds.get(cell.key, 0), cell.config.rounds) for cell in running
         )
-        left = self._left([cell for cell in waiting if cell.key not in at_work], running)
+        left = self._left([cell for cell in waiting if cell.key not in at_work], running, workers.jobs)
         return Standing(len(self._done), failed, len(self._done) + failed + still, tuple(shown), left, ended)
 
-    def _left(self, waiting: Sequence[Cell], running: Sequence[Cell]) -> float | None:
-        """Seconds until the end: all rounds that are left at their rates, shared by the workers."""
+    def _left(self, waiting: Sequence[Cell], running: Sequence[Cell], jobs: int) -> float | None:
+        """Seconds until the end: all rounds that are left at their rates, shared by the workers, of whom one may be
+        between two cells."""
         rates = [self._clock.rate(cell) for cell in (*waiting, *running)]
         known = [rate for rate in rates if rate is not None]
-        if not known or not running:
+        if not known:
             return None
         usual = median(known)
         rounds = [cell.config.rounds - self._clock.rounds.get(cell.key, 0) for cell in (*waiting, *running)]
         seconds = sum(n * (usual if rate is None else rate) for n, rate in zip(rounds, rates, strict=True))
         unknown = self.coming * usual * fmean(cell.config.rounds for cell in (*waiting, *running))
-        return (seconds + unknown) / len(running)
+        return (seconds + unknown) / min(jobs, len(rounds) + self.coming)
 
 
 def _keys(slot: Slot) -> set[str]:
