@@ -15,6 +15,7 @@ from sparsefed.certify.radius import Radius
 from sparsefed.report.numbers import percent
 
 MOST_ROWS = 8  # of the table of certified accuracies
+HARDLY = 1.1  # a factor that is not worth its digits
 
 ASSUMED = "What it rests on"
 PARTS = "additive + propagation"
@@ -79,7 +80,9 @@ def _worth(found: Certificate) -> Iterator[str]:
             yield "That part does not need c, so this one number is a bound."
     else:
         factor = own.movement.log - own.best.log
-        yield f"That is {times(factor)} times smaller than what clipping promises by itself."
+        little = factor < math.log(HARDLY)
+        by = "hardly" if little else f"{times(factor)} times"
+        yield f"That is {by} smaller than what clipping promises by itself."
     if found.travelled is not None:
         yield _travelled(found, found.travelled)
 

@@ -27,6 +27,7 @@ MOST_POINTS = 400  # a curve; more cannot be seen
 MOST_IN_ALL = 3000  # points of a chart, so that a page of many runs stays light
 LEAST_POINTS = 40
 MOST_LINES = 12  # that a legend can name and an eye can follow
+MOST_DECADES = 8  # with a tick, where a logarithmic axis shows powers of ten alone
 SIZE = {"width": 640, "height": 280}
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#b5609a", "#8c6d1f", "#7a6fd0", "#c0444c", "#7f7f7f")
 GREY = PALETTE[-1]
@@ -62,13 +63,17 @@ def points_each(lines: int) -> int:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """1, 2 and 5 of each decade between the two, or the decades alone where these are many.
+    """1, 2 and 5 of each decade between the two; the decades alone where these are many, and then not all of them.
 
     >>> log_ticks(0.6, 30)
     [1.0, 2.0, 5.0, 10.0, 20.0]
+    >>> log_ticks(0.5, 2e16)
+    [1.0, 1000.0, 1000000.0, 1000000000.0, 1000000000000.0, 1000000000000000.0]
     """
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     steps = (1, 2, 5) if len(decades) <= 4 else (1,)
+    apart = math.ceil(len(decades) / MOST_DECADES)
+    decades = range(math.ceil(decades[0] / apart) * apart, decades[-1] + 1, apart)
     ticks = (significant(step * 10.0**decade) for decade in decades for step in steps)
     return [tick for tick in ticks if low <= tick <= high]
 
