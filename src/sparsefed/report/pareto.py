@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 TEST, ATTACK, DEFENSE = "Test accuracy", "Attack accuracy", "Defense"
 KINDS = {"not beaten": (PALETTE[0], "circle"), "beaten in both": (GREY, "square")}
 MOST_LABELS = 12  # names beside points; more would lie on each other
+NEAR = (0.18, 0.05)  # of the axes: what a name takes, along and across
 SAID = (
     "Down and to the right is better. Each defense stands at the worst of the attacks that all of them met: the "
     "highest attack accuracy and the lowest test accuracy. Grey: another is no worse in both, and better in one."
@@ -88,7 +89,7 @@ def chart(points: Sequence[Point], title: str) -> alt.LayerChart:
     )
     layers = [stairs.encode(x=x, y=y, order=alt.Order(f"{TEST}:Q")), _marks(points, best).encode(x=x, y=y)]
     layers += [
-        names.encode(x=x, y=y, text=alt.Text(f"{DEFENSE}:N")) for names in _labels(points, best, (low + high) / 2)
+        names.encode(x=x, y=y, text=alt.Text(f"{DEFENSE}:N")) for names in _labels(points, best, (low + high) / 2, high)
     ]
     return dressed(alt.LayerChart(layer=layers), told, list(KINDS), MARKS)
 
@@ -112,21 +113,46 @@ def _marks(points: Sequence[Point], best: Sequence[Point]) -> alt.Chart:
     return drawn
 
 
-def _labels(points: Sequence[Point], best: Sequence[Point], middle: float) -> Iterator[alt.Chart]:
-    """Names beside the points, on the side where there is room."""
+def crowds(points: Sequence[Point], width: float) -> list[list[Point]]:
+    """Points whose names would lie on each other, each group from left to right; `width` is the axis's.
+
+    >>> [_names(group) for group in crowds([Point("b", 0.82, 0.9), Point("c", 0.8, 0.2), Point("a", 0.8, 0.9)], 0.5)]
+    ['c', 'a, b']
+    """
+    groups: list[list[Point]] = []
+    for point in sorted(points, key=lambda p: p.test):
+        near = (g for g in groups if any(_meet(point, other, width) for other in g))
+        if (group := next(near, None)) is None:
+            groups.append([point])
+        else:
+            group.append(point)
+    return groups
+
+
+def _meet(one: Point, other: Point, width: float) -> bool:
+    return abs(one.test - other.test) < NEAR[0] * width and abs(one.attack - other.attack) < NEAR[1]
+
+
+def _names(group: Sequence[Point]) -> str:
+    return ", ".join(point.name for point in group)
+
+
+def _labels(points: Sequence[Point], best: Sequence[Point], middle: float, high: float) -> Iterator[alt.Chart]:
+    """Names beside the points, on the side where there is room; those that would meet are one."""
     import altair as alt
 
     named = points if len(points) <= MOST_LABELS else best[:MOST_LABELS]
+    width = 2 * (high - middle)
     sides: dict[Literal["left", "right"], list[Point]] = {
-        "left": [p for p in named if p.test < middle],
-        "right": [p for p in named if p.test >= middle],
+        "left": [group[-1]._replace(name=_names(group)) for group in crowds(named, width) if group[-1].test < middle],
+        "right": [group[0]._replace(name=_names(group)) for group in crowds(named, width) if group[-1].test >= middle],
     }
     for align, own in sides.items():
         if own:
             data = alt.InlineData(values=[_datum(p, best) for p in own])
             # Two that meet do not overlap: names to the left of their points lie lower, but not on the axis.
             dx, dy = (8, -8) if align == "left" else (-8, 3)
-            yield alt.Chart(data).mark_text(align=align, dx=dx, dy=dy, baseline="bottom", fontSize=12, limit=220)
+            yield alt.Chart(data).mark_text(align=align, dx=dx, dy=dy, baseline="bottom", fontSize=12, limit=400)
 
 
 def _datum(point: Point, best: Sequence[Point]) -> dict[str, str | float]:
