@@ -363,6 +363,17 @@ def test_every_kind_of_chart_is_drawn(kind: str, x: str, colour: str, pictures: 
     assert all(f">{word}<" in svg for word in ("Clipping", "SparseFed", "Attack accuracy, mean; data: One"))
 
 
+def test_a_heat_map_tells_what_the_paper_has_and_who_did_not_converge(tmp_path: Path) -> None:
+    exhibit = tiny('kind = "bars"\nx = "defense"', 'kind = "heat"\nx = "data"\ncolour = "defense"')
+    found = shown(exhibit, tmp_path)
+    lost = {"defense": "SparseFed", "data": "One"}
+    rows = [r | {"metrics": r["metrics"] | {"converged": r["cell"] != lost}} for r in found.rows]
+    whole = together(charts(exhibit, rows, found.paper))
+    assert whole is not None
+    svg = picture(whole, "svg").decode()
+    assert "85.0%" in svg and ">paper 100.0%<" in svg and "15.0% (did not converge)" in svg
+
+
 def test_a_page_tells_verdicts_numbers_and_what_was_scaled(tmp_path: Path) -> None:
     found = shown(tiny(), tmp_path)
     text = html(found)

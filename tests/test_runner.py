@@ -92,6 +92,7 @@ def test_numbers_are_those_of_the_run_folders(undisturbed: Path) -> None:
         ends = [record.rows[-1]["test_accuracy"] for record in (own, twin)]
         assert found["test_accuracy"] == pytest.approx(ends[0], abs=1e-6)
         assert found["lost"] == pytest.approx(ends[1] - ends[0], abs=1e-6)
+        assert found["unattacked"] == pytest.approx(ends[1], abs=1e-6)
         assert found["attack_accuracy"] == pytest.approx(own.rows[-1]["attack_accuracy"], abs=1e-6)
 
 

@@ -87,6 +87,7 @@ def versus(record: RunRecord, twins: Mapping[str, RunRecord]) -> dict[str, Any]:
     return _rounded(
         {
             "lost": found.drop,
+            "unattacked": summary([twins["unattacked"]])[0].test_accuracy if "unattacked" in twins else None,
             "class_lost_most": max(found.class_drops.values(), default=None),
             "attack_anyway": found.learned_anyway,
             "l1": near.l1 if near and "unattacked" in twins else None,

@@ -18,12 +18,14 @@ from sparsefed.experiments.reading import ROUND
 from sparsefed.experiments.record import Chart, Exhibit, Paper, Pick
 from sparsefed.experiments.results import Row
 from sparsefed.report.lines import CONFIG, DASHES, INK, LEGEND, PALETTE, SIZE, log_ticks
+from sparsefed.report.numbers import points as points_of
 from sparsefed.report.numbers import significant
 
 if TYPE_CHECKING:
     import altair as alt
 
 MOST_TICKS = 10
+IN_POINTS = "format(100 * datum.value, '.3~g')"  # a label of an axis, where shares are told in points
 WIDE = 50  # from the smallest to the largest: an axis becomes logarithmic
 Points = list[dict[str, Any]]
 SAID = "Error bars: one standard deviation over the seeds, both ways. Hollow diamonds: the paper."
@@ -73,13 +75,14 @@ def _title(exhibit: Exhibit, metric: str, panel: Pick) -> alt.Title:
 
     where = "".join(f"; {axis}: {values[0]}" for axis, values in panel.items())
     about = measure(metric).about
-    subtitle = f"{exhibit.title} ({exhibit.where} of the paper). {about.capitalize()}{'.' if about else ''}"
+    where_from = exhibit.where if exhibit.where.startswith("not ") else f"{exhibit.where} of the paper"
+    subtitle = f"{exhibit.title} ({where_from}). {about.capitalize()}{'.' if about else ''}"
     return alt.Title(f"{measure(metric).title}{where}", subtitle=textwrap.wrap(subtitle, 90))
 
 
 # --- points ----------------------------------------------------------------------------------------------------------
 
-X, Y, LOW, HIGH, LINE, WHOSE = "x", "y", "low", "high", "line", "whose"
+X, Y, LOW, HIGH, LINE, WHOSE, LOST = "x", "y", "low", "high", "line", "whose", "lost"
 OURS, PAPER = "ours", "paper"
 
 
@@ -109,7 +112,8 @@ def _points(chart: Chart, found: Sequence[Entry]) -> Iterator[dict[str, Any]]:
     for entry in found:
         if entry.mean is not None and chart.x in entry.values:
             mean, spread = entry.mean, entry.spread or 0.0
-            point = {X: entry.values[chart.x], LINE: _series(chart, entry.values), WHOSE: OURS}
+            point: dict[str, Any] = {X: entry.values[chart.x], LINE: _series(chart, entry.values), WHOSE: OURS}
+            point |= {} if entry.converged else {LOST: True}
             yield point | {Y: significant(mean), LOW: significant(mean - spread), HIGH: significant(mean + spread)}
 
 
@@ -182,7 +186,8 @@ def _lines(chart: Chart, metric: str, points: Points, lines: list[str], title: a
 def _heat(chart: Chart, metric: str, points: Points, lines: list[str], title: alt.Title) -> alt.LayerChart:
     import altair as alt
 
-    ours = [point | {"told": measure(metric).write(point[Y])} for point in points if point[WHOSE] == OURS]
+    printed = {(point[X], point[LINE]): point[Y] for point in points if point[WHOSE] == PAPER}
+    ours = [point | {"told": _square(metric, point, printed)} for point in points if point[WHOSE] == OURS]
     across, down = _names(ours, X), [line for line in lines if line in _names(ours, LINE)]
     x = alt.X(f"{X}:N", title=chart.x, sort=None, scale=alt.Scale(domain=across), axis=_flat_labels(across))
     y = alt.Y(f"{LINE}:N", title=chart.colour, sort=None, scale=alt.Scale(domain=down))
@@ -193,8 +198,17 @@ def _heat(chart: Chart, metric: str, points: Points, lines: list[str], title: al
     squares = base.mark_rect(stroke="white", strokeWidth=1).encode(color=shade)
     dark = alt.value("white"), alt.value("#1f2328")
     ink = alt.when(f"datum.{Y} > {domain[0] + 0.55 * (domain[1] - domain[0])}").then(dark[0]).otherwise(dark[1])
-    text = base.mark_text(fontSize=12).encode(text="told:N", color=ink)
-    return _dressed([squares, text], title, ["-"], {"width": SIZE["width"], "height": max(120, 34 * len(down))})
+    text = base.mark_text(fontSize=12, lineBreak="\n", dy=-6 if printed else 0).encode(text="told:N", color=ink)
+    height = max(120, (48 if printed else 34) * len(down))
+    return _dressed([squares, text], title, ["-"], {"width": SIZE["width"], "height": height})
+
+
+def _square(metric: str, point: Mapping[str, Any], printed: Mapping[tuple[str, str], float]) -> str:
+    """What a square says: ours, and below it the paper's."""
+    write = measure(metric).write
+    told = write(point[Y]) + (" (did not converge)" if point.get(LOST) else "")
+    theirs = printed.get((point[X], point[LINE]))
+    return told if theirs is None else f"{told}\npaper {write(theirs)}"
 
 
 def _pareto(chart: Chart, metric: str, points: Points, lines: list[str], title: alt.Title) -> alt.LayerChart:
@@ -254,12 +268,15 @@ def _quantity(metric: str, points: Sequence[Mapping[str, Any]]) -> alt.Y:
         form = "~%" if metric.endswith("share") else "~s"
         axis = alt.Axis(format=form, values=ticks)
         return alt.Y(f"{Y}:Q", title=f"{title} (log)", scale=alt.Scale(type="log"), axis=axis)
-    return alt.Y(f"{Y}:Q", title=title, axis=alt.Axis(format="~s"))
+    axis = alt.Axis(labelExpr=IN_POINTS) if measure(metric).write is points_of else alt.Axis(format="~s")
+    return alt.Y(f"{Y}:Q", title=title, axis=axis)
 
 
 def _axis(metric: str, points: Sequence[Mapping[str, Any]], key: str) -> alt.Axis:
     import altair as alt
 
+    if measure(metric).write is points_of:
+        return alt.Axis(labelExpr=IN_POINTS, grid=False)
     whole = all(math.isclose(point[key], round(point[key])) for point in points)
     return alt.Axis(format=".0%" if measure(metric).share else "~s" if whole else ".4~g", grid=False)
 

@@ -44,6 +44,7 @@ MEASURES: dict[str, Measure] = {
     "norm_ratio": Measure("Attacker norm / honest norm", times, "median over rounds with attackers"),
     "landed": Measure("Landed", percent, "of what attackers sent, median over rounds with attackers", True),
     "lost": Measure("Accuracy lost, points", points, "test accuracy of the run without attackers minus its own"),
+    "unattacked": Measure("Test accuracy, unattacked", percent, "of the same run without attackers", True),
     "class_lost_most": Measure("Lost by one class, points", points, "the class that lost most by the attack"),
     "attack_anyway": Measure("Attack for nothing", percent, "attack accuracy of the run without attackers", True),
     "l1": Measure("l1 to unattacked", length, "distance between the models with and without attackers"),

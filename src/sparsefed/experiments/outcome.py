@@ -23,6 +23,7 @@ OURS = (
     "test loss is not finite at the end, or the accuracy at most 1.2 times that of always naming the most frequent "
     "class. Paper: as printed there."
 )
+OF_OTHERS = ("converged", "unattacked", "attack_anyway")  # known, whether or not the run itself converged
 FIXED_ATTACK = "Fixed attack: its parameters are as given, not tuned for each defense."
 
 
@@ -104,12 +105,14 @@ def _ours(metric: str, entry: Entry, lost: int, runs: int) -> str:
     """
     if not entry.numbers:
         return "–"
-    if lost and not entry.converged and metric != "converged":
+    if metric in OF_OTHERS:
+        lost = 0
+    if lost and not entry.converged:
         return DNC
     write = measure(metric).write
     mean, spread = write(entry.mean), entry.spread
     around = "" if spread is None or entry.exact else f" ± {write(spread).rstrip('%×')}"
-    return f"{mean}{around}" + (f" ({lost} of {runs} DNC)" if lost and metric != "converged" else "")
+    return f"{mean}{around}" + (f" ({lost} of {runs} DNC)" if lost else "")
 
 
 def _lost(rows: Sequence[Row]) -> list[tuple[int, int]]:
