@@ -204,10 +204,10 @@ def _parts_with(exhibit: Exhibit, table: str) -> list[str]:
 def test_variants_of_an_attack_share_a_twin() -> None:
     """And it is the run that `accuracy-impact` has: nobody attacks, the same points are left out."""
     each = next(
-        c for c in combinations("attack-accuracy", "laptop") if c.values == {"data": "FMNIST", "defense": "Clipping"}
+        c for c in combinations("attack-accuracy", "paper") if c.values == {"data": "CIFAR10", "defense": "Clipping"}
     )
     twins = {twin(each.result(0, variant), "unattacked") for variant in each.variants}
-    calm = next(c for c in combinations("accuracy-impact", "laptop") if c.values == {"defense": "Clipping"})
+    calm = next(c for c in combinations("accuracy-impact", "paper") if c.values == {"defense": "Clipping"})
     assert {found.key for found in twins if found} == {calm.result(0).key}
 
 
