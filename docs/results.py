@@ -1,0 +1,104 @@
+"""Writes docs/RESULTS.md from results/*.laptop.jsonl and docs/results.toml: `python docs/results.py`.
+
+The numbers and verdicts are the machine's, the reasons a person's. A claim that does not hold, or holds in part, must
+have one; a reason for a claim that nobody makes any more is an error too.
+"""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from sparsefed.experiments import reading
+from sparsefed.experiments.claims import HOLDS, NOT, PART, UNTESTED, Judged
+from sparsefed.experiments.outcome import Outcome, body, columns, outcome, rules
+from sparsefed.experiments.plan import plan
+
+HERE = Path(__file__).parent
+RESULTS = HERE.parent / "results"
+SCALE: Final = "laptop"
+MOST_SHOWN = 4  # comparisons behind a verdict
+MARKS = {True: "✓", False: "✗", None: "?"}
+
+
+def write(folder: Path = RESULTS) -> str:
+    """The whole document."""
+    said = tomllib.loads((HERE / "results.toml").read_text(encoding="utf-8"))
+    there = [name for name in said["order"] if (folder / f"{name}.{SCALE}.jsonl").exists()]
+    found = [outcome(plan(reading.load(name), SCALE), folder) for name in there]
+    parts = [said["intro"].strip(), *_in_short(found), *(_rules(found))]
+    for each in found:
+        parts += _exhibit(each, said.get(each.exhibit.name, {}))
+    return "\n\n".join(parts) + "\n"
+
+
+def _in_short(found: Sequence[Outcome]) -> Iterator[str]:
+    count = Counter(judged.verdict for each in found for judged in each.judged)
+    told = ", ".join(f"**{count[verdict]}** {verdict}" for verdict in (HOLDS, PART, NOT, UNTESTED) if count[verdict])
+    yield "## In short"
+    yield f"Of {count.total()} claims in {len(found)} tables and figures: {told}."
+    yield _table(("exhibit", "in the paper", HOLDS, PART, NOT, UNTESTED), map(_fared, found))
+
+
+def _fared(each: Outcome) -> tuple[str, ...]:
+    count = Counter(judged.verdict for judged in each.judged)
+    link = f"[{each.exhibit.title}](#{_anchor(each)})"
+    return link, each.exhibit.where, *(str(count[verdict] or "") for verdict in (HOLDS, PART, NOT, UNTESTED))
+
+
+def _rules(found: Sequence[Outcome]) -> Iterator[str]:
+    yield "## How to read the tables"
+    yield "\n".join(f"- {rule}" for rule in dict.fromkeys(rule for each in found for rule in rules(each)))
+
+
+def _exhibit(each: Outcome, said: Mapping[str, Any]) -> Iterator[str]:
+    exhibit = each.exhibit
+    yield f"## {exhibit.title}"
+    yield f"*{exhibit.where}; `sparsefed reproduce {exhibit.name}`.* {' '.join(exhibit.question.split())}"
+    if "reading" in said:
+        yield str(said["reading"]).strip()
+    if (RESULTS / f"{each.name}.svg").exists():
+        yield f"![{exhibit.title}](../results/{each.name}.svg)"
+    yield _table([column.title for column in columns(each)], body(each))
+    why = dict(said.get("why", {}))
+    yield _table(("claim", "here", "what that rests on", "likely reason"), [_claim(j, why, each) for j in each.judged])
+    if why:
+        raise SystemExit(f"docs/results.toml, {exhibit.name}: no claim begins with '{next(iter(why))}'")
+    note = exhibit.scales[SCALE].note
+    yield f"Scaled: {' '.join(note.split())}"
+
+
+def _claim(judged: Judged, why: dict[str, str], each: Outcome) -> tuple[str, ...]:
+    text = judged.claim.text
+    key = next((begin for begin in why if text.startswith(begin)), "")
+    reason = why.pop(key) if key else ""
+    if judged.verdict != HOLDS and not reason:
+        raise SystemExit(f"docs/results.toml, {each.exhibit.name}: why does '{text}' not hold?")
+    return f"{text} ({judged.claim.where})", f"**{judged.verdict}**", _rests_on(judged), reason
+
+
+def _rests_on(judged: Judged) -> str:
+    ordered = sorted(judged.comparisons, key=lambda each: bool(each.holds))
+    shown = [f"{MARKS[each.holds]} {each.told}" for each in ordered[:MOST_SHOWN]]
+    more = len(ordered) - MOST_SHOWN
+    return "<br>".join([*shown, *([f"and {more} more"] if more > 0 else [])])
+
+
+def _anchor(each: Outcome) -> str:
+    kept = "".join(c for c in each.exhibit.title.lower() if c.isalnum() or c in " -")
+    return kept.replace(" ", "-")
+
+
+def _table(heads: Sequence[str], lines: Any) -> str:
+    rows = [[cell.replace("|", "\\|") for cell in map(str, line)] for line in lines]
+    return "\n".join(f"| {' | '.join(row)} |" for row in ([*heads], ["---"] * len(heads), *rows))
+
+
+if __name__ == "__main__":
+    target = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / "RESULTS.md"
+    target.write_text(write(), encoding="utf-8")
+    print(f"wrote {target}")
