@@ -69,8 +69,9 @@ class Column:
 
 def columns(outcome: Outcome) -> list[Column]:
     """The axes, the attack where there is one, and for each metric ours and, where the paper has one, the paper's."""
-    heads = [Column(axis) for axis in dict.fromkeys(axis for row in outcome.rows for axis in row["cell"])]
-    heads += [Column("attack")] if _attacked(outcome.rows) else []
+    axes = list(dict.fromkeys(axis for row in outcome.rows for axis in row["cell"]))
+    heads = [Column(axis) for axis in axes]
+    heads += [Column("variant" if "attack" in axes else "attack")] if _attacked(outcome.rows) else []
     for metric in outcome.exhibit.metrics:
         heads.append(Column(measure(metric).title, ours=True))
         if _printed(outcome.paper, metric):
