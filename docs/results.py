@@ -15,14 +15,13 @@ from typing import Any, Final
 
 from sparsefed.experiments import reading
 from sparsefed.experiments.claims import HOLDS, NOT, PART, UNTESTED, Judged
-from sparsefed.experiments.outcome import Outcome, body, columns, outcome, rules
+from sparsefed.experiments.outcome import Outcome, body, columns, grounds, outcome, rules
 from sparsefed.experiments.plan import plan
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results"
 SCALE: Final = "laptop"
 MOST_SHOWN = 4  # comparisons behind a verdict
-MARKS = {True: "✓", False: "✗", None: "?"}
 
 
 def write(folder: Path = RESULTS) -> str:
@@ -78,14 +77,7 @@ def _claim(judged: Judged, why: dict[str, str], each: Outcome) -> tuple[str, ...
     reason = why.pop(key) if key else ""
     if judged.verdict != HOLDS and not reason:
         raise SystemExit(f"docs/results.toml, {each.exhibit.name}: why does '{text}' not hold?")
-    return f"{text} ({judged.claim.where})", f"**{judged.verdict}**", _rests_on(judged), reason
-
-
-def _rests_on(judged: Judged) -> str:
-    ordered = sorted(judged.comparisons, key=lambda each: bool(each.holds))
-    shown = [f"{MARKS[each.holds]} {each.told}" for each in ordered[:MOST_SHOWN]]
-    more = len(ordered) - MOST_SHOWN
-    return "<br>".join([*shown, *([f"and {more} more"] if more > 0 else [])])
+    return f"{text} ({judged.claim.where})", f"**{judged.verdict}**", "<br>".join(grounds(judged, MOST_SHOWN)), reason
 
 
 def _anchor(each: Outcome) -> str:

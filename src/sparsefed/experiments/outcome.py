@@ -151,6 +151,14 @@ def summary(outcome: Outcome) -> str:
     return f"Of {len(outcome.judged)} claim{'s' if len(outcome.judged) > 1 else ''}: {said}."
 
 
+def grounds(judged: Judged, most: int) -> list[str]:
+    """What a verdict rests on, a line each: where it fails first."""
+    marks = {True: "✓", False: "✗", None: "?"}
+    ordered = sorted(judged.comparisons, key=lambda each: bool(each.holds))
+    shown = [f"{marks[each.holds]} {each.told}" for each in ordered[:most]]
+    return [*shown, f"and {len(ordered) - most} more"] if len(ordered) > most else shown
+
+
 def rules(outcome: Outcome) -> Iterator[str]:
     """By which rules the numbers and verdicts came about."""
     if not outcome.exact:

@@ -10,7 +10,7 @@ from sparsefed.experiments import results
 from sparsefed.experiments.charts import SAID, charts, together
 from sparsefed.experiments.claims import HOLDS, Judged
 from sparsefed.experiments.grid import combinations
-from sparsefed.experiments.outcome import Outcome, body, columns, rules, summary, what_was_scaled
+from sparsefed.experiments.outcome import Outcome, body, columns, grounds, rules, summary, what_was_scaled
 from sparsefed.report.markup import Html, code, element, folded, joined, table
 from sparsefed.report.numbers import duration
 from sparsefed.report.pictures import picture, write
@@ -59,15 +59,9 @@ def _summary(outcome: Outcome) -> Iterator[Html]:
 
 
 def _against(judged: Judged) -> Html:
-    """What a verdict rests on: for one that does not hold everywhere, where it fails comes first."""
-    ordered = sorted(judged.comparisons, key=lambda each: bool(each.holds))
-    marks = {True: "✓", False: "✗", None: "?"}
-    shown = [f"{marks[each.holds]} {each.told}" for each in ordered[:MOST_SHOWN]]
-    if len(ordered) > MOST_SHOWN:
-        shown.append(f"and {len(ordered) - MOST_SHOWN} more")
-    if judged.verdict == HOLDS and len(ordered) > 1:
-        return folded(f"at all {len(ordered)}", joined(map(_line, shown)))
-    return joined(map(_line, shown))
+    """What a verdict rests on; folded where it holds everywhere."""
+    shown, many = joined(map(_line, grounds(judged, MOST_SHOWN))), len(judged.comparisons)
+    return folded(f"at all {many}", shown) if judged.verdict == HOLDS and many > 1 else shown
 
 
 def _line(text: str) -> Html:
