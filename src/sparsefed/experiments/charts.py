@@ -28,7 +28,10 @@ MOST_TICKS = 10
 IN_POINTS = "format(100 * datum.value, '.3~g')"  # a label of an axis, where shares are told in points
 WIDE = 50  # from the smallest to the largest: an axis becomes logarithmic
 Points = list[dict[str, Any]]
-SAID = "Error bars: one standard deviation over the seeds, both ways. Hollow diamonds: the paper."
+SAID = (
+    "Error bars: one standard deviation over the seeds, both ways. Hollow diamonds: the paper. Pale, with DNC: did not "
+    "converge."
+)
 
 
 def charts(exhibit: Exhibit, rows: Sequence[Row], paper: Paper) -> dict[str, alt.LayerChart]:
@@ -161,11 +164,18 @@ def _bars(chart: Chart, metric: str, points: Points, lines: list[str], title: al
         base = base.encode(xOffset=alt.XOffset(f"{LINE}:N", sort=None, scale=alt.Scale(domain=lines)))
     colours = _colours(lines, legend=grouped)
     ours = base.transform_filter(f"datum.{WHOSE} == '{OURS}'")
-    bars = ours.mark_bar(tooltip=alt.TooltipContent("data")).encode(y=_quantity(metric, points), color=colours)
+    y, pale = _quantity(metric, points), alt.when(f"datum.{LOST}").then(alt.value(0.35)).otherwise(alt.value(1))
+    bars = ours.mark_bar(tooltip=alt.TooltipContent("data")).encode(y=y, color=colours, opacity=pale)
     ends = {"y": alt.Y(f"{LOW}:Q", title=""), "y2": alt.Y2(f"{HIGH}:Q")}
     strokes = {"white": 4.0, INK: 1.8}  # one below the other: seen on a bar as well as on the page
-    spread = [ours.mark_rule(color=colour, strokeWidth=wide).encode(**ends) for colour, wide in strokes.items()]
-    return _dressed([bars, *spread, _diamonds(base, metric, points)], title, lines if grouped else ["-"])
+    rules = [ours.mark_rule(color=ink, strokeWidth=wide, clip=True) for ink, wide in strokes.items()]
+    layers = [bars, *(rule.encode(**ends) for rule in rules), _diamonds(base, metric, points)]
+    if any(point.get(LOST) for point in points):
+        label = ours.transform_filter(f"datum.{LOST}").mark_text(
+            text="DNC", color=INK, fontSize=11, align="left", dx=6, dy=-6
+        )
+        layers.append(label.encode(y=y))
+    return _dressed(layers, title, lines if grouped else ["-"])
 
 
 def _lines(chart: Chart, metric: str, points: Points, lines: list[str], title: alt.Title) -> alt.LayerChart:
