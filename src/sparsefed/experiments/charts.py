@@ -29,8 +29,7 @@ IN_POINTS = "format(100 * datum.value, '.3~g')"  # a label of an axis, where sha
 WIDE = 50  # from the smallest to the largest: an axis becomes logarithmic
 Points = list[dict[str, Any]]
 SAID = (
-    "Error bars: one standard deviation over the seeds, both ways. Hollow diamonds: the paper. Pale, with DNC: did not "
-    "converge."
+    "Error bars: one standard deviation over the seeds, both ways. Hollow diamonds: the paper. DNC: did not converge."
 )
 
 
@@ -170,12 +169,7 @@ def _bars(chart: Chart, metric: str, points: Points, lines: list[str], title: al
     strokes = {"white": 4.0, INK: 1.8}  # one below the other: seen on a bar as well as on the page
     rules = [ours.mark_rule(color=ink, strokeWidth=wide, clip=True) for ink, wide in strokes.items()]
     layers = [bars, *(rule.encode(**ends) for rule in rules), _diamonds(base, metric, points)]
-    if any(point.get(LOST) for point in points):
-        label = ours.transform_filter(f"datum.{LOST}").mark_text(
-            text="DNC", color=INK, fontSize=11, align="left", dx=6, dy=-6
-        )
-        layers.append(label.encode(y=y))
-    return _dressed(layers, title, lines if grouped else ["-"])
+    return _dressed([*layers, *_losses(ours, y, points, alt.value(INK))], title, lines if grouped else ["-"])
 
 
 def _lines(chart: Chart, metric: str, points: Points, lines: list[str], title: alt.Title) -> alt.LayerChart:
@@ -189,8 +183,9 @@ def _lines(chart: Chart, metric: str, points: Points, lines: list[str], title: a
     dots = ours.mark_point(filled=True, size=45, opacity=1, tooltip=alt.TooltipContent("data"))
     layers = [drawn, dots.encode(y=y, color=colours)]
     if chart.x != ROUND:
-        layers.append(ours.mark_rule().encode(y=alt.Y(f"{LOW}:Q", title=""), y2=f"{HIGH}:Q", color=colours))
-    return _dressed([*layers, _diamonds(base, metric, points)], title, lines, lines=True)
+        layers.append(ours.mark_rule(clip=True).encode(y=alt.Y(f"{LOW}:Q", title=""), y2=f"{HIGH}:Q", color=colours))
+    layers += [_diamonds(base, metric, points), *_losses(ours, y, points, colours)]
+    return _dressed(layers, title, lines, lines=True)
 
 
 def _heat(chart: Chart, metric: str, points: Points, lines: list[str], title: alt.Title) -> alt.LayerChart:
@@ -240,6 +235,14 @@ def _diamonds(base: alt.Chart, metric: str, points: Points) -> alt.Chart:
     return drawn
 
 
+def _losses(ours: alt.Chart, y: alt.Y, points: Points, colour: Any) -> list[alt.Chart]:
+    """DNC beside what did not converge."""
+    if not any(point.get(LOST) for point in points):
+        return []
+    label = ours.transform_filter(f"datum.{LOST}").mark_text(text="DNC", align="left", dx=6, dy=-6)
+    return [label.encode(y=y, color=colour)]
+
+
 def _placed(chart: Chart, points: Points) -> tuple[Points, alt.X]:
     """The points with their x as a number where all are numbers, and the axis for them."""
     import altair as alt
@@ -259,7 +262,7 @@ def _placed(chart: Chart, points: Points) -> tuple[Points, alt.X]:
     log = low > 0 and high / low >= WIDE
     ticks = each if len(each) <= MOST_TICKS and not log else log_ticks(low, high) if log else []
     shown: dict[str, Any] = {"values": ticks} if ticks else {}
-    axis = alt.Axis(format="~s" if high >= 1000 else ".4~g", grid=False, **shown)
+    axis = alt.Axis(format="~s" if high >= 10_000 else ",d" if high >= 1000 else ".4~g", grid=False, **shown)
     scale = alt.Scale(type="log" if log else "linear", nice=False, zero=False, padding=12)
     return placed, alt.X(f"{X}:Q", title=f"{chart.x} (log)" if log else chart.x, scale=scale, axis=axis)
 
