@@ -319,7 +319,7 @@ def test_a_formula_is_an_exhibit(tmp_path: Path) -> None:
     assert found.judged[0].verdict == PART  # 68 of 10 000 are 0.68 %
     save(found, tmp_path)
     svg = (tmp_path / "bounds.paper.svg").read_text()
-    assert all(f">{share}<" in svg for share in ensembles.SHARES) and "100k" in svg
+    assert all(f">ensemble {share}<" in svg for share in ensembles.SHARES) and "100k" in svg
 
 
 # --- what is shown ---------------------------------------------------------------------------------------------------

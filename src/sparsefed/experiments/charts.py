@@ -9,6 +9,7 @@ import math
 import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from sparsefed.experiments.claims import Entry, entries
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     import altair as alt
 
 MOST_TICKS = 10
+ROOM = 0.07  # of a logarithmic axis, for a label
 IN_POINTS = "format(100 * datum.value, '.3~g')"  # a label of an axis, where shares are told in points
 WIDE = 50  # from the smallest to the largest: an axis becomes logarithmic
 Points = list[dict[str, Any]]
@@ -66,7 +68,7 @@ def _drawn(
         points = list(_points(chart, entries(here, metric, exact))) + list(_printed(chart, metric, panel, here, paper))
     if not points:
         return None
-    every = [] if chart.kind == "pareto" else [_series(chart, row["cell"]) for row in rows]
+    every = [_series(chart, row["cell"]) for row in rows]
     lines = list(dict.fromkeys([*every, *(str(point[LINE]) for point in points)]))  # the same colours in every panel
     draw = {"bars": _bars, "lines": _lines, "heat": _heat, "pareto": _pareto}[chart.kind]
     return draw(chart, metric, points, lines, _title(exhibit, metric, panel))
@@ -103,11 +105,20 @@ def number(value: str) -> float | None:
 
 def _series(chart: Chart, values: Mapping[str, str]) -> str:
     """Which line, colour or row a combination belongs to: its value of the colour axis, and of all axes that have no
-    other place."""
-    placed = (chart.x, chart.panel, chart.colour)
-    rest = [value for axis, value in values.items() if axis not in placed]
-    first = [values[chart.colour]] if chart.colour is not None and chart.colour in values else []
-    return ", ".join([*first, *rest]) or OURS
+    other place; a front's points have that of the colour axis alone."""
+    first = [chart.colour] if chart.colour is not None and chart.colour in values else []
+    alone = bool(first) and chart.kind == "pareto"
+    rest = [] if alone else [axis for axis in values if axis not in (chart.x, chart.panel, chart.colour)]
+    return ", ".join(_named(axis, values[axis]) for axis in [*first, *rest]) or OURS
+
+
+def _named(axis: str, value: str) -> str:
+    """A number says nothing in a legend without its axis.
+
+    >>> _named("batch", "30"), _named("defense", "Krum")
+    ('batch 30', 'Krum')
+    """
+    return value if number(value) is None else f"{axis} {value}"
 
 
 def _points(chart: Chart, found: Sequence[Entry]) -> Iterator[dict[str, Any]]:
@@ -145,8 +156,8 @@ def _pairs(chart: Chart, across: Sequence[Entry], up: Sequence[Entry]) -> Iterat
     for x, y in zip(across, up, strict=True):
         if x.mean is not None and y.mean is not None:
             name = ", ".join(y.values.values())
-            line = y.values.get(chart.colour or "", name)
-            yield {X: significant(x.mean), Y: significant(y.mean), LINE: line, WHOSE: OURS, "name": name}
+            point = {X: significant(x.mean), Y: significant(y.mean), LINE: _series(chart, y.values)}
+            yield point | {WHOSE: OURS, "name": name}
 
 
 # --- pictures --------------------------------------------------------------------------------------------------------
@@ -260,9 +271,11 @@ def _placed(chart: Chart, points: Points) -> tuple[Points, alt.X]:
         return placed, alt.X(f"{X}:Q", title="Round", scale=scale, axis=axis)
     low, high, each = min(numbers), max(numbers), sorted(set(numbers))
     log = low > 0 and high / low >= WIDE
-    ticks = each if len(each) <= MOST_TICKS and not log else log_ticks(low, high) if log else []
+    least = ROOM * math.log(high / low) if log else 0.0
+    apart = all(math.log(b / a) >= least for a, b in pairwise(each)) if log else True
+    ticks = each if len(each) <= MOST_TICKS and apart else log_ticks(low, high) if log else []
     shown: dict[str, Any] = {"values": ticks} if ticks else {}
-    axis = alt.Axis(format="~s" if high >= 10_000 else ",d" if high >= 1000 else ".4~g", grid=False, **shown)
+    axis = alt.Axis(format=_form(numbers), grid=False, **shown)
     scale = alt.Scale(type="log" if log else "linear", nice=False, zero=False, padding=12)
     return placed, alt.X(f"{X}:Q", title=f"{chart.x} (log)" if log else chart.x, scale=scale, axis=axis)
 
@@ -278,20 +291,26 @@ def _quantity(metric: str, points: Sequence[Mapping[str, Any]]) -> alt.Y:
         return alt.Y(f"{Y}:Q", title=title, scale=scale, axis=axis)
     if min(values) > 0 and max(values) / min(values) >= WIDE:
         ticks = log_ticks(min(values), max(values))
-        form = "~%" if metric.endswith("share") else "~s"
+        form = "~%" if metric.endswith("share") else _form(values)
         axis = alt.Axis(format=form, values=ticks)
         return alt.Y(f"{Y}:Q", title=f"{title} (log)", scale=alt.Scale(type="log"), axis=axis)
-    axis = alt.Axis(labelExpr=IN_POINTS) if measure(metric).write is points_of else alt.Axis(format="~s")
+    axis = alt.Axis(labelExpr=IN_POINTS) if measure(metric).write is points_of else alt.Axis(format=_form(values))
     return alt.Y(f"{Y}:Q", title=title, axis=axis)
+
+
+def _form(values: Sequence[float]) -> str:
+    """How numbers are written on an axis: 0.12, 1,200, 120k."""
+    high = max(map(abs, values))
+    return "~s" if high >= 10_000 else ",d" if high >= 1000 else ".4~g"
 
 
 def _axis(metric: str, points: Sequence[Mapping[str, Any]], key: str) -> alt.Axis:
     import altair as alt
 
     if measure(metric).write is points_of:
-        return alt.Axis(labelExpr=IN_POINTS, grid=False)
-    whole = all(math.isclose(point[key], round(point[key])) for point in points)
-    return alt.Axis(format=".0%" if measure(metric).share else "~s" if whole else ".4~g", grid=False)
+        return alt.Axis(labelExpr=IN_POINTS, grid=False, tickCount=6)
+    form = ".0%" if measure(metric).share else _form([point[key] for point in points])
+    return alt.Axis(format=form, grid=False, tickCount=6)
 
 
 def _colours(lines: Sequence[str], legend: bool) -> alt.Color:
