@@ -250,7 +250,7 @@ def _losses(ours: alt.Chart, y: alt.Y, points: Points, colour: Any) -> list[alt.
     """DNC beside what did not converge."""
     if not any(point.get(LOST) for point in points):
         return []
-    label = ours.transform_filter(f"datum.{LOST}").mark_text(text="DNC", align="left", dx=6, dy=-6)
+    label = ours.transform_filter(f"datum.{LOST}").mark_text(text="DNC", fontSize=10, align="left", dx=4, dy=-6)
     return [label.encode(y=y, color=colour)]
 
 
