@@ -15,7 +15,26 @@ from sparsefed.experiments.results import Ledger
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "results"
+PROMISED = {
+    "accuracy-impact",
+    "adaptive-clipping",
+    "attack-accuracy",
+    "byzantine",
+    "fetchsgd",
+    "k-cross-device",
+    "natural-users",
+    "no-momentum",
+    "number-of-attackers",
+    "semantic-backdoor",
+    "sparsification-clipping",
+    "stealth",
+    "uncompressed",
+}
 NAMES = sorted(path.name.removesuffix(".laptop.jsonl") for path in FOLDER.glob("*.laptop.jsonl"))
+
+
+def test_what_is_promised_is_there() -> None:
+    assert set(NAMES) >= PROMISED
 
 
 def planned(name: str) -> Plan:
