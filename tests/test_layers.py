@@ -11,7 +11,7 @@ import sparsefed
 ROOT = Path(sparsefed.__file__).parent
 
 LAYERS = (
-    ("types", "rng", "errors", "parameters", "toml", "memory"),
+    ("types", "rng", "errors", "parameters", "toml", "memory", "arithmetic"),
     ("vectors", "certify"),
     ("defenses", "attacks", "data", "models"),
     ("federation", "task", "client", "schedule", "privacy", "metrics"),

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import torch
 
+from sparsefed import arithmetic, runs
 from sparsefed import config as configs
-from sparsefed import runs
 from sparsefed.attacks import Attack
 from sparsefed.config import Experiment
 from sparsefed.defenses import DEFENSES
@@ -192,7 +192,8 @@ def test_devices_that_send_garbage_are_dropped_and_counted() -> None:
     assert bool(torch.isfinite(reports[-1].state.theta).all())
 
 
-def test_bfloat16_reaches_the_same_accuracy() -> None:
+def test_bfloat16_reaches_the_same_accuracy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arithmetic, "has_bfloat16", lambda: True)  # imitated, where it is not there
     calm: dict[str, Any] = {"threat": {}, "attack": None, "rounds": 60}
     accuracy = [
         run(experiment(**calm, train={**BASE["train"], "dtype": dtype}), rounds=60)[-1].metrics["test_accuracy"]

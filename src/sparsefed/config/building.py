@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsefed import data
+from sparsefed.arithmetic import computed_in
 from sparsefed.attacks import NEEDS, Attack, Goal, Scene, equip
 from sparsefed.client import ENGINES, Plan
 from sparsefed.config import names
@@ -30,7 +31,6 @@ from sparsefed.simulate import Metrics, Protocol, RoundReport, ServerState, simu
 from sparsefed.task import Task, differentiator, evaluator, image_normaliser, make_task
 from sparsefed.types import Arrays, Batch
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 ROOT = 100  # examples of a server that needs some, where a config does not say (as in FLTrust's experiments)
 PORTRAYED = 60  # devices whose examples a manifest counts, for the picture in a report
 SCORES = 2**24  # that a model may give at once in an evaluation: 64 MB of float32
@@ -79,7 +79,7 @@ def build_all(configs: Sequence[Config]) -> list[Experiment]:
 def build(config: Config, load: Callable[[data.DataSet], Arrays] = data.load) -> Experiment:
     """Load the data, deal it to the devices, make the model, and check that all of it fits together."""
     arrays, defense = load(names.dataset(config)), names.defense(config)
-    dtype = DTYPES[config.train.dtype]
+    dtype = computed_in(config.train.dtype)
     task = _task(config, arrays)
     defense.init(task.d)  # refuses what cannot work for a model of this size
     engine = names.resolve("engine", config.train.engine, ENGINES)(task, dtype, config.train.memory_mb * 2**20)

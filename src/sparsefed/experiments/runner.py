@@ -18,6 +18,7 @@ from statistics import fmean, median
 from typing import Any
 
 from sparsefed import runs
+from sparsefed.arithmetic import computed_in
 from sparsefed.errors import ConfigError, RunError
 from sparsefed.experiments import results
 from sparsefed.experiments.grid import Cell
@@ -103,6 +104,8 @@ def reproduce(
         ledger = Ledger(out, plans)
         run = _Run(plans, out, ledger, watch)
         if run.waiting:
+            for asked in {cell.config.train.dtype for cell in run.waiting}:
+                computed_in(asked)  # the workers' words are not heard: what it has to say is said here
             own = pool(min(jobs, len(run.waiting) + run.coming)) if workers is None else nullcontext(workers)
             with own as team:
                 run.drive(team)

@@ -13,6 +13,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from sparsefed.arithmetic import has_bfloat16
+
 _VERSIONED = ("sparsefed", "torch", "numpy", "numba", "safetensors")
 
 
@@ -31,6 +33,7 @@ def manifest(config: Mapping[str, Any]) -> dict[str, Any]:
             "system": f"{platform.system()} {platform.release()}",
             "processor": platform.processor() or platform.machine(),
             "cores": os.cpu_count(),
+            "bfloat16": "yes" if has_bfloat16() else "no, float32 in its place",
         },
     }
 
