@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from sparsefed.experiments import reading
+from sparsefed.experiments.charts import SAID
 from sparsefed.experiments.claims import HOLDS, NOT, PART, UNTESTED, Judged
-from sparsefed.experiments.outcome import Outcome, body, columns, grounds, outcome, rules
+from sparsefed.experiments.outcome import Outcome, body, columns, fared, grounds, outcome, rules
 from sparsefed.experiments.plan import plan
 
 HERE = Path(__file__).parent
@@ -36,10 +37,9 @@ def write(folder: Path = RESULTS) -> str:
 
 
 def _in_short(found: Sequence[Outcome]) -> Iterator[str]:
-    count = Counter(judged.verdict for each in found for judged in each.judged)
-    told = ", ".join(f"**{count[verdict]}** {verdict}" for verdict in (HOLDS, PART, NOT, UNTESTED) if count[verdict])
     yield "## In short"
-    yield f"Of {count.total()} claims in {len(found)} tables and figures: {told}."
+    verdicts = (judged.verdict for each in found for judged in each.judged)
+    yield fared(verdicts, f" in {len(found)} tables and figures")
     yield _table(("exhibit", "in the paper", HOLDS, PART, NOT, UNTESTED), map(_fared, found))
 
 
@@ -51,7 +51,8 @@ def _fared(each: Outcome) -> tuple[str, ...]:
 
 def _rules(found: Sequence[Outcome]) -> Iterator[str]:
     yield "## How to read the tables"
-    yield "\n".join(f"- {rule}" for rule in dict.fromkeys(rule for each in found for rule in rules(each)))
+    every = dict.fromkeys(rule for each in found for rule in rules(each))
+    yield "\n".join(f"- {rule}" for rule in (*every, f"In the charts, {SAID[0].lower()}{SAID[1:]}"))
 
 
 def _exhibit(each: Outcome, said: Mapping[str, Any]) -> Iterator[str]:

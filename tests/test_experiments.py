@@ -378,7 +378,7 @@ def test_a_page_tells_verdicts_numbers_and_what_was_scaled(tmp_path: Path) -> No
     found = shown(tiny(), tmp_path)
     text = html(found)
     for part in (
-        "Of 1 claim: 1 holds.",
+        "Of 1 claim, 1 holds.",
         "SparseFed has the lowest attack accuracy",
         "85.0% ± 7.1",
         "<td>DNC</td>",

@@ -31,7 +31,8 @@ IN_POINTS = "format(100 * datum.value, '.3~g')"  # a label of an axis, where sha
 WIDE = 50  # from the smallest to the largest: an axis becomes logarithmic
 Points = list[dict[str, Any]]
 SAID = (
-    "Error bars: one standard deviation over the seeds, both ways. Hollow diamonds: the paper. DNC: did not converge."
+    "Error bars are one standard deviation over the seeds, both ways; hollow diamonds are the paper's numbers; DNC is "
+    "what did not converge."
 )
 
 
@@ -65,7 +66,9 @@ def _drawn(
     elif chart.kind == "pareto":
         points = list(_pairs(chart, entries(here, chart.x, exact), entries(here, metric, exact)))
     else:
-        points = list(_points(chart, entries(here, metric, exact))) + list(_printed(chart, metric, panel, here, paper))
+        points = list(_points(chart, metric, entries(here, metric, exact))) + list(
+            _printed(chart, metric, panel, here, paper)
+        )
     if not points:
         return None
     every = [_series(chart, row["cell"]) for row in rows]
@@ -80,7 +83,7 @@ def _title(exhibit: Exhibit, metric: str, panel: Pick) -> alt.Title:
     where = "".join(f"; {axis}: {values[0]}" for axis, values in panel.items())
     about = measure(metric).about
     where_from = exhibit.where if exhibit.where.startswith("not ") else f"{exhibit.where} of the paper"
-    subtitle = f"{exhibit.title} ({where_from}). {about.capitalize()}{'.' if about else ''}"
+    subtitle = f"{exhibit.title} ({where_from}). {about[:1].upper()}{about[1:]}{'.' if about else ''}"
     return alt.Title(f"{measure(metric).title}{where}", subtitle=textwrap.wrap(subtitle, 90))
 
 
@@ -121,13 +124,18 @@ def _named(axis: str, value: str) -> str:
     return value if number(value) is None else f"{axis} {value}"
 
 
-def _points(chart: Chart, found: Sequence[Entry]) -> Iterator[dict[str, Any]]:
+def _points(chart: Chart, metric: str, found: Sequence[Entry]) -> Iterator[dict[str, Any]]:
+    floor = -math.inf if measure(metric).write is points_of else 0.0  # differences alone can be below 0
     for entry in found:
         if entry.mean is not None and chart.x in entry.values:
             mean, spread = entry.mean, entry.spread or 0.0
             point: dict[str, Any] = {X: entry.values[chart.x], LINE: _series(chart, entry.values), WHOSE: OURS}
             point |= {} if entry.converged else {LOST: True}
-            yield point | {Y: significant(mean), LOW: significant(mean - spread), HIGH: significant(mean + spread)}
+            yield point | {
+                Y: significant(mean),
+                LOW: significant(max(floor, mean - spread)),
+                HIGH: significant(mean + spread),
+            }
 
 
 def _printed(chart: Chart, metric: str, panel: Pick, rows: Sequence[Row], paper: Paper) -> Iterator[dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -141,14 +141,26 @@ def _stands_at(row: PaperRow, values: Mapping[str, str]) -> bool:
 # --- sentences -------------------------------------------------------------------------------------------------------
 
 
+ONE = {HOLDS: "holds", PART: "holds in part", NOT: "does not hold here", UNTESTED: "was not tested"}
+MANY = {HOLDS: "hold", PART: "hold in part", NOT: "do not hold here", UNTESTED: "were not tested"}
+
+
 def summary(outcome: Outcome) -> str:
     """How the claims fared, in a sentence."""
-    count = Counter(each.verdict for each in outcome.judged)
+    return fared(each.verdict for each in outcome.judged)
+
+
+def fared(verdicts: Iterable[str], where: str = "") -> str:
+    """How several claims fared.
+
+    >>> fared([HOLDS, NOT, NOT], " in two tables"), fared([PART])
+    ('Of 3 claims in two tables, 1 holds, 2 do not hold here.', 'Of 1 claim, 1 holds in part.')
+    """
+    count = Counter(verdicts)
     if not count:
         return "No claim is attached to this exhibit."
-    verdicts = (HOLDS, PART, NOT, UNTESTED)
-    said = ", ".join(f"{count[verdict]} {verdict}" for verdict in verdicts if count[verdict])
-    return f"Of {len(outcome.judged)} claim{'s' if len(outcome.judged) > 1 else ''}: {said}."
+    said = (f"{count[each]} {ONE[each] if count[each] == 1 else MANY[each]}" for each in ONE if count[each])
+    return f"Of {count.total()} claim{'s' if count.total() > 1 else ''}{where}, {', '.join(said)}."
 
 
 def grounds(judged: Judged, most: int) -> list[str]:
