@@ -13,7 +13,7 @@ import torch
 
 from sparsefed import arithmetic
 from sparsefed.arithmetic import computed_in, has_bfloat16
-from sparsefed.experiments import reading
+from sparsefed.experiments import reading, view
 from sparsefed.experiments.plan import plan
 from sparsefed.experiments.runner import reproduce
 from tests.exhibits_tiny import TINY
@@ -79,3 +79,9 @@ def test_the_runner_says_it_for_its_workers(
     caplog.clear()
     reproduce([plan(reading.parse("tiny", TINY), "smoke")], tmp_path, 2)
     assert not said(caplog)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_the_list_of_exhibits_says_whose_minutes_it_tells(there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(view, "has_bfloat16", lambda: there)
+    assert view.list_table().caption == (None if there else view.SLOWER)

@@ -42,6 +42,22 @@ def test_every_model_has_an_exact_number_of_parameters() -> None:
         assert listed[name]["size"] == f"{COUNTS[name]:,} ({whose})".replace(",", " ")
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_cnn_may_pool_before_the_relu(dtype: torch.dtype) -> None:
+    """Outputs and gradients are those of the usual order to the bit, with ties and images of zeros too."""
+    generator = torch.Generator().manual_seed(0)
+    pooled_first = cnn((1, 28, 28), 10).to(dtype)
+    layers = list(pooled_first)  # type: ignore[call-overload]
+    usual = nn.Sequential(*(layers[i] for i in (0, 2, 1, 3, 5, 4, *range(6, 10))))
+    x = torch.randint(-2, 3, (8, 1, 28, 28), generator=generator).to(dtype)
+    x[0] = 0
+    found = []
+    for model in (pooled_first, usual):
+        outputs = model(x)
+        found.append([outputs, *torch.autograd.grad(outputs.float().square().sum(), tuple(pooled_first.parameters()))])
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
 def naive_resnet101(height: int, width: int, channels: int, classes: int) -> int:
     """He et al. 2016, table 1, column 101, counted line by line; a scale and a shift for every entry of every image."""
     total, inputs = channels * 64 * 49, 64

@@ -6,15 +6,18 @@ from torch import nn
 
 
 def cnn(shape: tuple[int, int, int], classes: int, *, width: int = 16, hidden: int = 52) -> nn.Module:
-    """Two 5x5 convolutions with max-pooling, one hidden layer."""
+    """Two 5x5 convolutions with max-pooling, one hidden layer.
+
+    Pooled before the ReLU: the same outputs and gradients to the bit as after it, from a quarter of the numbers.
+    """
     channels, height, breadth = shape
     return nn.Sequential(
         nn.Conv2d(channels, width, 5, padding=2),
-        nn.ReLU(),
         nn.MaxPool2d(2),
+        nn.ReLU(),
         nn.Conv2d(width, 2 * width, 5, padding=2),
-        nn.ReLU(),
         nn.MaxPool2d(2),
+        nn.ReLU(),
         nn.Flatten(),
         nn.Linear(2 * width * (height // 4) * (breadth // 4), hidden),
         nn.ReLU(),
