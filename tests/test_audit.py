@@ -528,7 +528,7 @@ def test_a_task_that_is_not_learned_is_none_to_audit(tmp_path: Path) -> None:
 SMALL = [
     *("--set", "data.name=digits", "--set", "data.devices=300", "--set", "train.cohort=20", "--set", "rounds=12"),
     *("--set", "evaluate_every=4", "--set", "attack.auxiliary=20", "--set", "threat.share=0.1"),
-    *("--set", "model.name=softmax", "--set", "train.dtype=float32"),
+    *("--set", 'model={name="softmax"}', "--set", "train.dtype=float32", "--set", "train.lr=0.1"),
 ]
 
 
