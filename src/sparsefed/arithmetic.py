@@ -1,8 +1,8 @@
 """What models are computed in: float32, or bfloat16 where the processor has it.
 
-bfloat16 is asked for because it is fast. A processor without it has to imitate it, by kernels that take 8 times
-(convolutions) to 36 times (products of matrices) as long as those of float32. There a run is computed in float32, which
-is at least as accurate; one line says so, and the run's manifest.
+bfloat16 is asked for because it is fast. A processor without it has to imitate it, and a round takes about twelve times
+as long as in float32 (docs/benchmarks.md). There a run is computed in float32, which is at least as accurate; one line
+says so, and the run's manifest.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 def has_bfloat16() -> bool:
-    """Whether torch computes in bfloat16 by the processor's own instructions."""
+    """Whether oneDNN, which torch's fast kernels come from, takes bfloat16 on this processor."""
     built: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     return built and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
@@ -34,4 +34,4 @@ def computed_in(asked: str) -> torch.dtype:
 @functools.cache
 def _say_so() -> None:
     """Once, however many runs there are."""
-    log.warning("this processor has no bfloat16: computing in float32, which takes about twice the time")
+    log.warning("this processor has no bfloat16: computing in float32 in its place")

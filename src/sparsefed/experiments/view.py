@@ -26,7 +26,7 @@ from sparsefed.report.numbers import duration
 
 COLOURS = {HOLDS: "green", PART: "yellow", NOT: "red", UNTESTED: "dim"}
 MOST_SHOWN = 3  # of the comparisons against a claim
-SLOWER = "Minutes are those of a processor with bfloat16. This one has none and takes two to three times as long."
+SLOWER = "Minutes are those of a processor with bfloat16. This one has none: expect twice as long, or more."
 
 
 class _Left(ProgressColumn):
