@@ -31,9 +31,9 @@ from benchmarks.outcome import Bar, Row, show, warn_if_busy, write
 from benchmarks.peers import VENV
 from benchmarks.timing import Contestant, Sample, interleaved, ratio, seconds, timed
 from sparsefed import aggregate
-from sparsefed.errors import unknown
-from sparsefed.memory import keep_freed_memory
-from sparsefed.rng import rng
+from sparsefed.core.errors import unknown
+from sparsefed.core.malloc import keep_freed_memory
+from sparsefed.core.rng import rng
 
 CAPTION = """\
 plain: rows.mean(0). A rule is timed through sparsefed.aggregate on a float32 tensor, screening of the updates included.

@@ -25,12 +25,12 @@ from benchmarks.outcome import Bar, Row, show, warn_if_busy, write
 from benchmarks.timing import Contestant, interleaved, ratio, seconds, timed
 from sparsefed.attacks import ATTACKS, Attack, Knowledge, Scene, equip
 from sparsefed.attacks.continuation import continuation
-from sparsefed.client import fused
+from sparsefed.core.malloc import keep_freed_memory
+from sparsefed.core.task import differentiator
+from sparsefed.core.types import Context
 from sparsefed.defenses import build
-from sparsefed.memory import keep_freed_memory
-from sparsefed.task import differentiator
-from sparsefed.types import Context
-from sparsefed.vectors import RowsBlock
+from sparsefed.engines import fused
+from sparsefed.kernels import RowsBlock
 
 ATTACKERS, MOST = 2, 2.0
 TIMED = [name for name, attacker in ATTACKS.items() if attacker.goal is not continuation]  # that goal is for text

@@ -23,10 +23,10 @@ from benchmarks.contestants import Round, clip_and_mean
 from benchmarks.machine import others_meter
 from benchmarks.outcome import Bar, Row, show, warn_if_busy, write
 from benchmarks.timing import Contestant, excess, interleaved, ratio, seconds, timed
-from sparsefed.client import fused
+from sparsefed.core.federation import Federation
+from sparsefed.core.malloc import keep_freed_memory
 from sparsefed.data.augment import AUGMENTATIONS, Augmentation, example_keys, moved
-from sparsefed.federation import Federation
-from sparsefed.memory import keep_freed_memory
+from sparsefed.engines import fused
 
 MOST = 0.10  # of a round
 CAPTION = """\

@@ -12,13 +12,14 @@ import numpy as np
 import torch
 
 from benchmarks.outcome import Bar
-from sparsefed.client import Cohort
-from sparsefed.data.partition import iid
-from sparsefed.federation import Federation, ThreatModel, federate, uniform
+from sparsefed.core.engine import Cohort
+from sparsefed.core.federation import Federation, federate, uniform
+from sparsefed.core.rng import integer_seed, rng
+from sparsefed.core.task import Task, image_normaliser, make_task
+from sparsefed.core.threat import ThreatModel
+from sparsefed.core.types import IntArray
+from sparsefed.data.partitions.partition import iid
 from sparsefed.models import MODELS
-from sparsefed.rng import integer_seed, rng
-from sparsefed.task import Task, image_normaliser, make_task
-from sparsefed.types import IntArray
 
 CLASSES = 10
 DTYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}

@@ -20,14 +20,14 @@ from torch import Tensor
 
 from sparsefed import config as configs
 from sparsefed import data
-from sparsefed.certify.linear import Points, Radii, certified_accuracy, largest_share, points, radii_of_share
-from sparsefed.certify.lipschitz import clip_free, softmax_growth, softmax_layer
-from sparsefed.certify.protocol import Line, Protocol, worst_omega
-from sparsefed.client import Cohort, LocalStep
 from sparsefed.config import Config, Experiment
-from sparsefed.simulate import simulate, start
-from sparsefed.task import image_normaliser
-from sparsefed.types import Block
+from sparsefed.core.engine import Cohort, LocalStep
+from sparsefed.core.round import simulate, start
+from sparsefed.core.task import image_normaliser
+from sparsefed.core.types import Block
+from sparsefed.theory.linear import Points, Radii, certified_accuracy, largest_share, points, radii_of_share
+from sparsefed.theory.lipschitz import clip_free, softmax_growth, softmax_layer
+from sparsefed.theory.threat_schedule import Line, ThreatSchedule, worst_omega
 
 SHARES = (0.001, 0.003, 0.01, 0.03)
 
@@ -78,7 +78,7 @@ class Trained:
     """A run without attackers: its last model's points, and what the certificate needs of it."""
 
     points: Points
-    protocol: Protocol
+    protocol: ThreatSchedule
     smooth: float
     free: float
     norms: tuple[float, ...]  # the longest honest update of each round
@@ -101,7 +101,7 @@ def trained(config: Config) -> Trained:
     weight, bias = theta[:-classes].view(classes, -1), theta[-classes:]
     x, y = torch.from_numpy(arrays.x_test), torch.from_numpy(arrays.y_test)
     seen = points(weight, bias, x, y, prepare=prepare)
-    return Trained(seen, Protocol(len(theta), k, lines), layer.smooth, clip_free(layer), norms)
+    return Trained(seen, ThreatSchedule(len(theta), k, lines), layer.smooth, clip_free(layer), norms)
 
 
 def _run(experiment: Experiment) -> tuple[Tensor, tuple[float, ...]]:
@@ -143,7 +143,7 @@ def main(arguments: Sequence[str]) -> None:
     named = [argument for argument in arguments if "=" not in argument and argument != "-"]
     keys = [argument for argument in arguments if "=" in argument]
     settings = {named[0] if named else " ".join(keys) or "`certified.toml`": keys} if arguments else SETTINGS
-    packaged = resources.files("sparsefed").joinpath("configs/certified.toml")
+    packaged = resources.files("sparsefed").joinpath("config/files/certified.toml")
     with resources.as_file(packaged) as usual:
         for name, changes in settings.items():
             print(row(name, trained(configs.read(Path(named[0]) if named else usual, changes))), flush=True)

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from sparsefed.client import Cohort, Engine, LocalStep
+from sparsefed.core.engine import Cohort, Engine, LocalStep
+from sparsefed.core.task import Task, working_copy
+from sparsefed.core.types import Context
 from sparsefed.defenses import build
-from sparsefed.task import Task, working_copy
-from sparsefed.types import Context
 
 LR, CLIP_NORM, WEIGHT_DECAY = 0.01, 1.0, 5e-6  # weight decay is not 0, so that all of our path is timed
 LOCAL_LR = 0.01  # of each step where devices take several

@@ -36,9 +36,9 @@ from benchmarks.machine import others_meter
 from benchmarks.outcome import Row, show, warn_if_busy, write
 from benchmarks.peers import VENV, Peer, pfl_research, python_of
 from benchmarks.timing import Contestant, Sample, excess, interleaved, ratio, seconds, timed
-from sparsefed.client import fused, loop
-from sparsefed.errors import unknown
-from sparsefed.memory import keep_freed_memory
+from sparsefed.core.errors import unknown
+from sparsefed.core.malloc import keep_freed_memory
+from sparsefed.engines import fused, loop
 
 CAPTION = """\
 plain: one ordinary batch step on the cohort's examples, channels last, in the same dtype. ours: clip and mean, as

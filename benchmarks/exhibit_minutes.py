@@ -17,11 +17,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from rich.console import Console
 from rich.table import Table
 
+from sparsefed.commands.reproduce import load as reading
+from sparsefed.commands.reproduce.exhibit import Exhibit
+from sparsefed.commands.reproduce.grid import Cell
+from sparsefed.commands.reproduce.plan import Group, Slot, plan
 from sparsefed.config import Config
-from sparsefed.experiments import reading
-from sparsefed.experiments.grid import Cell
-from sparsefed.experiments.plan import Group, Slot, plan
-from sparsefed.experiments.record import Exhibit
 
 CORES = 2
 START = 4.0  # seconds: a process, its imports and its data

@@ -26,17 +26,19 @@ from benchmarks.outcome import Bar, Row, show, warn_if_busy, write
 from benchmarks.round_process import STATUS, resident
 from benchmarks.timing import spread
 from benchmarks.workers import serve, worker
-from sparsefed.client import MEMORY_BUDGET, fused
-from sparsefed.data.partition import Partition
+from sparsefed.core.engine import MEMORY_BUDGET
+from sparsefed.core.errors import unknown
+from sparsefed.core.federation import epoch, federate
+from sparsefed.core.malloc import keep_freed_memory
+from sparsefed.core.rng import integer_seed, rng
+from sparsefed.core.round import RoundSetup, run_round, start
+from sparsefed.core.schedule import constant
+from sparsefed.core.task import image_normaliser, make_task
+from sparsefed.core.threat import ThreatModel
+from sparsefed.data.partitions.partition import Partition
 from sparsefed.defenses import build
-from sparsefed.errors import unknown
-from sparsefed.federation import ThreatModel, epoch, federate
-from sparsefed.memory import keep_freed_memory
+from sparsefed.engines import fused
 from sparsefed.models import MODELS
-from sparsefed.rng import integer_seed, rng
-from sparsefed.schedule import constant
-from sparsefed.simulate import Protocol, run_round, start
-from sparsefed.task import image_normaliser, make_task
 
 CAPTION = "Whole rounds under SparseFed. Peak: of the process, from its start. Random images, two cohorts of them."
 DTYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -70,7 +72,7 @@ def quick(size: Size) -> Size:
     return replace(size, clients=3, k=100, width=2)
 
 
-def make_protocol(size: Size, dtype: str) -> tuple[Protocol, torch.Tensor]:
+def make_protocol(size: Size, dtype: str) -> tuple[RoundSetup, torch.Tensor]:
     """A federation of two cohorts, and the first model."""
     generator, (channels, height, width) = rng(0, "benchmark images"), size.shape
     owned = generator.integers(size.examples[0], size.examples[1] + 1, size=2 * size.clients)
@@ -85,7 +87,7 @@ def make_protocol(size: Size, dtype: str) -> tuple[Protocol, torch.Tensor]:
     task = make_task(module, image_normaliser((0.5,) * channels, (0.25,) * channels))
     federation = federate(x, y, partition, epoch, size.clients, ThreatModel(), seed=0)
     engine = fused(task, DTYPES[dtype], MEMORY_BUDGET)
-    protocol = Protocol(federation, engine, build("sparsefed", k=size.k), constant(0.01), False, 1e-5, 0)
+    protocol = RoundSetup(federation, engine, build("sparsefed", k=size.k), constant(0.01), False, 1e-5, 0)
     return protocol, task.initial()
 
 

@@ -27,7 +27,7 @@ from benchmarks.outcome import Bar, Row, show, warn_if_busy, write
 from benchmarks.round_process import STATUS, resident
 from benchmarks.timing import spread
 from sparsefed import data
-from sparsefed.data import inventory
+from sparsefed.data.sources import inventory
 
 CAPTION = "Each time a fresh process. hash: reading the same files and computing their SHA-256, in the same process."
 BARS = {"cifar10": (Bar("at most", 5), Bar("at most", 1.5)), "cifar100": (None, Bar("at most", 1.5))}
@@ -37,9 +37,9 @@ def one_load(name: str) -> dict[str, float]:
     """Seconds, the reference's seconds, and memory over the arrays' bytes; to be run in a fresh process."""
     import PIL.Image
 
-    import sparsefed.types
+    import sparsefed.core.types
 
-    assert PIL.Image and sparsefed.types  # imports are not what is measured
+    assert PIL.Image and sparsefed.core.types  # imports are not what is measured
     before, began = resident(STATUS.read_text())["peak"], time.perf_counter()
     arrays = data.load(name)
     seconds, peak = time.perf_counter() - began, resident(STATUS.read_text())["peak"]

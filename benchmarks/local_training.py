@@ -30,13 +30,14 @@ from benchmarks.machine import others_meter
 from benchmarks.outcome import Bar, Row, show, warn_if_busy, write
 from benchmarks.peers import VENV, Peer, pfl_research, python_of
 from benchmarks.timing import Contestant, Sample, interleaved, ratio, seconds, timed
-from sparsefed.client import ENGINES, Cohort, Engine, LocalStep, Plan
-from sparsefed.client.several import STACK_LIMIT, operations
+from sparsefed.core.engine import Cohort, Engine, LocalPlan, LocalStep
+from sparsefed.core.errors import unknown
+from sparsefed.core.malloc import keep_freed_memory
+from sparsefed.core.types import Context
 from sparsefed.defenses import build
-from sparsefed.errors import unknown
-from sparsefed.memory import keep_freed_memory
-from sparsefed.types import Context
-from sparsefed.vectors.blocks import RowsBlock
+from sparsefed.engines import ENGINES
+from sparsefed.engines.several_steps import STACK_LIMIT, operations
+from sparsefed.kernels.blocks import RowsBlock
 
 CAPTION = """\
 ours: the engine as a config takes it. loop: client by client, plain autograd SGD. vmap: torch.func.vmap of
@@ -65,7 +66,7 @@ FITTED = {  # models of growing size for the rule: the operations of a client's 
 def clipped_round(given: Round, engine: Engine, epochs: int) -> Callable[[], Tensor]:
     """A FedAvg round: every client's update, clipped to the same norm, averaged and applied."""
     defense = build("clipping", clip_norm=CLIP_NORM, rho=0.0, mode="fedavg")
-    state, step = defense.init(given.task.d), LocalStep(LOCAL_LR, WEIGHT_DECAY, 0, Plan(epochs))
+    state, step = defense.init(given.task.d), LocalStep(LOCAL_LR, WEIGHT_DECAY, 0, LocalPlan(epochs))
 
     def run() -> Tensor:
         return given.theta - defense.step(state, engine(given.theta, given.cohort, step), Context(1, LOCAL_LR)).delta

@@ -24,10 +24,11 @@ from benchmarks.machine import others_meter
 from benchmarks.outcome import Bar, Row, show, warn_if_busy, write
 from benchmarks.timing import spread
 from sparsefed import runs
-from sparsefed.experiments import reading, results
-from sparsefed.experiments.plan import Plan, plan
-from sparsefed.experiments.pool import cores
-from sparsefed.experiments.runner import Standing, reproduce
+from sparsefed.commands.reproduce import ledger as results
+from sparsefed.commands.reproduce import load as reading
+from sparsefed.commands.reproduce.plan import Plan, plan
+from sparsefed.commands.reproduce.pool import cores
+from sparsefed.commands.reproduce.runner import Standing, reproduce
 
 CAPTION = (
     "In a cell: its worker's time outside of rounds / in rounds, a number a cell. All: the time of all workers from "
@@ -54,7 +55,7 @@ set = { rounds = 300, evaluate_every = EVERY, checkpoint_every = 100 }
 seeds = [0]
 [scales.smoke.set]
 rounds = 4
-data = { name = "sparsefed.experiments.tiny:IMAGES", devices = 40 }
+data = { name = "sparsefed.commands.reproduce.tiny:IMAGES", devices = 40 }
 model = { name = "softmax" }
 train = { cohort = 10 }
 attack = { auxiliary = 10 }

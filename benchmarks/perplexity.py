@@ -16,7 +16,7 @@ import numpy as np
 
 from sparsefed import config as configs
 from sparsefed import data
-from sparsefed.types import IGNORED, Arrays
+from sparsefed.core.types import IGNORED, Arrays
 
 
 def unigram(arrays: Arrays) -> float:
@@ -30,7 +30,7 @@ def unigram(arrays: Arrays) -> float:
 def main(arguments: list[str]) -> None:
     """Run, and print a line an evaluation."""
     named = [argument for argument in arguments if "=" not in argument]
-    packaged = resources.files("sparsefed").joinpath("configs/reddit.toml")
+    packaged = resources.files("sparsefed").joinpath("config/files/reddit.toml")
     with resources.as_file(packaged) as usual:
         config = configs.read(Path(named[0]) if named else usual, [a for a in arguments if "=" in a])
     experiment = configs.build(config)

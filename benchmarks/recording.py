@@ -27,15 +27,16 @@ from benchmarks.machine import others_meter
 from benchmarks.outcome import Bar, Row, show, warn_if_busy, write
 from benchmarks.timing import Contestant, excess, interleaved, ratio, seconds, timed
 from benchmarks.vector_rules import QUICK, RESNET9
-from sparsefed.client import LocalStep, fused
-from sparsefed.defenses.base import Flow, Transform, pipeline
+from sparsefed.core.engine import LocalStep
+from sparsefed.core.malloc import keep_freed_memory
+from sparsefed.core.rng import rng
+from sparsefed.core.types import Context, State
 from sparsefed.defenses.clip import clip_l2
 from sparsefed.defenses.combine import mean
+from sparsefed.defenses.pipeline import Flow, Transform, pipeline
 from sparsefed.defenses.topk_memory import topk_memory
-from sparsefed.memory import keep_freed_memory
-from sparsefed.rng import rng
-from sparsefed.types import Context, State
-from sparsefed.vectors import kernels
+from sparsefed.engines import fused
+from sparsefed.kernels import vector_kernels as kernels
 
 MOST = 1.01  # of a round without recording
 RHO, K = 0.9, 5_000

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from benchmarks.workers import serve
 from sparsefed import config
-from sparsefed.memory import keep_freed_memory
-from sparsefed.simulate import run_round, start
+from sparsefed.core.malloc import keep_freed_memory
+from sparsefed.core.round import run_round, start
 
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from benchmarks.outcome import Bar, Row
 from benchmarks.timing import Contestant, Sample, interleaved, ratio, seconds, timed
+from sparsefed.core.rng import rng
+from sparsefed.core.types import Context
 from sparsefed.defenses.topk_memory import topk_memory
-from sparsefed.rng import rng
-from sparsefed.types import Context
-from sparsefed.vectors.sketch import draw_hashes, heavy_hitters, sketch
-from sparsefed.vectors.topk import topk_indices
+from sparsefed.kernels.sketch import draw_hashes, heavy_hitters, sketch
+from sparsefed.kernels.topk import topk_indices
 
 RESNET9 = 6_568_640
 QUICK = 4096

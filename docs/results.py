@@ -13,11 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from sparsefed.experiments import reading
-from sparsefed.experiments.charts import SAID
-from sparsefed.experiments.claims import HOLDS, NOT, PART, UNTESTED, Judged
-from sparsefed.experiments.outcome import Outcome, body, columns, fared, grounds, outcome, rules
-from sparsefed.experiments.plan import plan
+from sparsefed.commands.reproduce import load as reading
+from sparsefed.commands.reproduce.claims import HOLDS, NOT, PART, UNTESTED, Judged
+from sparsefed.commands.reproduce.comparison import Outcome, body, columns, fared, grounds, outcome, rules
+from sparsefed.commands.reproduce.exhibit_charts import SAID
+from sparsefed.commands.reproduce.plan import plan
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results"

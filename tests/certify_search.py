@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsefed.certify.protocol import Line, Protocol, growth
-from sparsefed.rng import rng
+from sparsefed.core.rng import rng
+from sparsefed.theory.threat_schedule import Line, ThreatSchedule, growth
 
 Oracle = Callable[[Tensor, int], Tensor]  # models [B, d], round -> every device's honest gradient [B, n, d]
 
@@ -48,8 +48,8 @@ class Found(NamedTuple):
     """An attack, as a protocol in numbers and the distance that it reached."""
 
     distance: float
-    unconditional: Protocol  # the largest omega that there can be
-    conditional: Protocol  # the larger of the two runs' own omegas
+    unconditional: ThreatSchedule  # the largest omega that there can be
+    conditional: ThreatSchedule  # the larger of the two runs' own omegas
 
 
 def clipped(rows: Tensor, budget: Tensor) -> Tensor:
@@ -113,10 +113,10 @@ def _certified(batch: Batch, benign: Run, poisoned: Run) -> list[Found]:
     rates, clips, rhos, cs = (x.tolist() for x in (batch.rates, batch.clip_norm, batch.rho, batch.c))
     share = batch.attackers / batch.devices
 
-    def protocol(i: int, omegas: list[float]) -> Protocol:
+    def protocol(i: int, omegas: list[float]) -> ThreatSchedule:
         h = growth(d, batch.k, cs[i], clipped=cut[i])
         lines = (Line(rate, clips[i], share, h, omega) for rate, omega in zip(rates[i], omegas, strict=True))
-        return Protocol(d, batch.k, tuple(lines), rhos[i])
+        return ThreatSchedule(d, batch.k, tuple(lines), rhos[i])
 
     return [Found(distances[i], protocol(i, worst), protocol(i, own[i])) for i in range(len(distances))]
 

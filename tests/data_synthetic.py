@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from sparsefed.data import idx
+from sparsefed.core.types import Arrays, UInt8Array
+from sparsefed.data.formats import idx
 from sparsefed.data.record import Content, DataFile, DataSet, Source
-from sparsefed.types import Arrays, UInt8Array
 
 IMAGES, LABELS = "tiny-images", "tiny-labels"
 PIXELS: UInt8Array = np.arange(6 * 4 * 4, dtype=np.uint8).reshape(6, 4, 4)

@@ -43,7 +43,7 @@ note = "Everything is tiny."
 set.rounds = 24
 set.evaluate_every = 8
 set.checkpoint_every = 4
-set.data = { name = "sparsefed.experiments.tiny:IMAGES", devices = 40 }
+set.data = { name = "sparsefed.commands.reproduce.tiny:IMAGES", devices = 40 }
 set.model = { name = "softmax" }
 set.train = { cohort = 10, lr = 0.5 }
 set.attack = { auxiliary = 10 }

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sparsefed.rng import rng
+from sparsefed.core.rng import rng
 
 FILE = Path(__file__).parent / "golden" / "peers.json"
 N, D, F = 15, 6, 3

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import torch
 
+from sparsefed.core.rng import rng
+from sparsefed.core.types import Context
 from sparsefed.defenses import build
-from sparsefed.rng import rng
-from sparsefed.types import Context
-from sparsefed.vectors import as_blocks
+from sparsefed.kernels import as_blocks
 
 FILE = Path(__file__).parent / "golden" / "presets.json"
 PRESETS = ("paper", "authors-2021-05", "authors-2021-08")

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from sparsefed.data import cifar, cifar10, cifar100
+from sparsefed.core.types import UInt8Array
 from sparsefed.data.record import DataFile, DataSet, Source
-from sparsefed.types import UInt8Array
+from sparsefed.data.sets import cifar, cifar10, cifar100
 
 generator = np.random.default_rng(7)
 

@@ -20,11 +20,11 @@ from sparsefed.attacks.adaptive import adaptive_push, adaptive_topk
 from sparsefed.attacks.boosted import boosted
 from sparsefed.attacks.lone_pgd import lone_pgd
 from sparsefed.config import Experiment
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.round import simulate, start
+from sparsefed.core.types import Context, Defense, State
 from sparsefed.defenses import build
-from sparsefed.errors import ConfigError
-from sparsefed.simulate import simulate, start
-from sparsefed.types import Context, Defense, State
-from sparsefed.vectors.blocks import RowsBlock
+from sparsefed.kernels.blocks import RowsBlock
 
 D, K, RHO, LR = 12, 3, 0.9, 0.5
 TARGET = torch.linspace(-1, 1, D)

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 import torch
 
-from sparsefed import arithmetic
-from sparsefed.arithmetic import computed_in, has_bfloat16
-from sparsefed.experiments import reading, view
-from sparsefed.experiments.plan import plan
-from sparsefed.experiments.runner import reproduce
+from sparsefed.commands.reproduce import load as reading
+from sparsefed.commands.reproduce import view
+from sparsefed.commands.reproduce.plan import plan
+from sparsefed.commands.reproduce.runner import reproduce
+from sparsefed.core import dtypes as arithmetic
+from sparsefed.core.dtypes import computed_in, has_bfloat16
 from tests.exhibits_tiny import TINY
 from tests.test_simulate import BASE, experiment, run
 

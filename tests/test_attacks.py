@@ -19,14 +19,14 @@ from sparsefed import config as configs
 from sparsefed import data
 from sparsefed.attacks import ATTACKS, Attack, Goal, Knowledge, Need, Scene, auxiliary_set, equip, pgd
 from sparsefed.attacks.base import granted
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.rng import rng
+from sparsefed.core.round import simulate, start
+from sparsefed.core.signatures import parameters
+from sparsefed.core.task import differentiator, image_normaliser, make_task
+from sparsefed.core.types import Batch, Context
 from sparsefed.defenses import build
-from sparsefed.errors import ConfigError
-from sparsefed.parameters import parameters
-from sparsefed.rng import rng
-from sparsefed.simulate import simulate, start
-from sparsefed.task import differentiator, image_normaliser, make_task
-from sparsefed.types import Batch, Context
-from sparsefed.vectors import RowsBlock
+from sparsefed.kernels import RowsBlock
 
 TARGET = torch.linspace(-1, 1, 12)
 

@@ -22,20 +22,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparsefed import audit as audits
 from sparsefed import config as configs
 from sparsefed import runs
 from sparsefed.attacks import ATTACKS
-from sparsefed.audit.attackers import foes
-from sparsefed.audit.panel import UNDEFENDED, USUAL, Facts, panel
-from sparsefed.audit.planning import grid, turned
-from sparsefed.audit.recommend import ORDER, TIE, WIDEST, Candidate, Recommendation, recommend
-from sparsefed.audit.variants import GIVEN, numbers, variants
+from sparsefed.commands import audit as audits
+from sparsefed.commands.audit.attack_specs import foes
+from sparsefed.commands.audit.defense_specs import UNDEFENDED, USUAL, Facts, panel
+from sparsefed.commands.audit.plan import grid, turned
+from sparsefed.commands.audit.recommend import ORDER, TIE, WIDEST, Candidate, Recommendation, recommend
+from sparsefed.commands.audit.variants import GIVEN, numbers, variants
+from sparsefed.commands.reproduce.pool import Pool
 from sparsefed.config import Config
+from sparsefed.core.errors import ConfigError
 from sparsefed.defenses import DEFENSES
-from sparsefed.errors import ConfigError
-from sparsefed.experiments.pool import Pool
-from sparsefed.report.matrix import Judgement
+from sparsefed.results.matrix import Judgement
 from tests.test_report import BROWSER, Page, Text, browser
 
 TOOL = [sys.executable, "-m", "sparsefed.cli"]
@@ -45,7 +45,7 @@ evaluate_every = 8
 checkpoint_every = 4
 
 [data]
-name = "sparsefed.experiments.tiny:IMAGES"
+name = "sparsefed.commands.reproduce.tiny:IMAGES"
 devices = 40
 
 [model]

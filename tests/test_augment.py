@@ -17,15 +17,16 @@ from torch import Tensor
 
 from sparsefed import config as configs
 from sparsefed.attacks import Attack, Knowledge
-from sparsefed.client import Cohort, Engine, LocalStep
 from sparsefed.config import Experiment
+from sparsefed.core.engine import Cohort, Engine, LocalStep
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.federation import Federation, federate, uniform
+from sparsefed.core.rng import Words, rng
+from sparsefed.core.round import run_round, simulate
+from sparsefed.core.threat import ThreatModel
+from sparsefed.core.types import Block
 from sparsefed.data.augment import AUGMENTATIONS, cifar, example_keys, femnist, moved, none, reflected
-from sparsefed.data.partition import iid
-from sparsefed.errors import ConfigError
-from sparsefed.federation import Federation, ThreatModel, federate, uniform
-from sparsefed.rng import Words, rng
-from sparsefed.simulate import run_round, simulate
-from sparsefed.types import Block
+from sparsefed.data.partitions.partition import iid
 from tests import reference
 from tests.test_config import refusal
 

@@ -24,9 +24,9 @@ from sparsefed.attacks.dba import dba
 from sparsefed.attacks.goals import labels, semantic
 from sparsefed.attacks.neurotoxin import neurotoxin
 from sparsefed.attacks.replacement import replacement
-from sparsefed.errors import ConfigError
-from sparsefed.simulate import simulate, start
-from sparsefed.types import Batch
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.round import simulate, start
+from sparsefed.core.types import Batch
 
 Floats = npt.NDArray[np.float64]
 CLASSES, SIDE, CHANNELS = 3, 5, 2

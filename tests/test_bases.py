@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparsefed import bases
 from sparsefed import config as configs
-from sparsefed.config.tables import ThreatTable
+from sparsefed.config import templates as bases
+from sparsefed.config.schema import ThreatTable
+from sparsefed.core.errors import ConfigError
 from sparsefed.data import DATASETS
-from sparsefed.errors import ConfigError
 from sparsefed.models import MODELS
 
 DATA = ("cifar10", "cifar100", "fmnist", "mnist_by_writer", "femnist", "reddit", "shakespeare")

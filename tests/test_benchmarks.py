@@ -27,10 +27,10 @@ from benchmarks.timing import Contestant, excess, interleaved, ratio, spread
 from benchmarks.workers import ROOT, WorkerError, worker
 
 from sparsefed import data
-from sparsefed.client import fused, local, loop
+from sparsefed.core.rng import rng
+from sparsefed.core.types import Context
 from sparsefed.defenses.topk_memory import topk_memory
-from sparsefed.rng import rng
-from sparsefed.types import Context
+from sparsefed.engines import fused, local, loop
 
 needs_linux = pytest.mark.skipif(not CLEAR.exists(), reason="memory is read from Linux's /proc")
 

@@ -20,10 +20,10 @@ from sparsefed.attacks.fang import fang_krum, fang_trimmed
 from sparsefed.attacks.label_flip import label_flip
 from sparsefed.attacks.noise import gaussian, sign_flip
 from sparsefed.config import Experiment
-from sparsefed.errors import ConfigError
-from sparsefed.federation import ThreatModel, malicious_ids
-from sparsefed.simulate import simulate, start
-from sparsefed.types import Batch
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.round import simulate, start
+from sparsefed.core.threat import ThreatModel, malicious_ids
+from sparsefed.core.types import Batch
 
 D = 12
 SIZES = (2, 1, 3, 2)  # examples of the four attackers

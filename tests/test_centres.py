@@ -14,18 +14,18 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.rng import rng
+from sparsefed.core.types import Context
 from sparsefed.defenses import assemble
 from sparsefed.defenses.arc import arc
-from sparsefed.defenses.base import Combine
 from sparsefed.defenses.bucketing import bucketing
 from sparsefed.defenses.centered_clipping import centered_clipping
 from sparsefed.defenses.combine import Pre, Stack, after, mean
 from sparsefed.defenses.geometric_median import GRAM_ROWS, geometric_median
-from sparsefed.errors import ConfigError
-from sparsefed.rng import rng
-from sparsefed.types import Context
-from sparsefed.vectors.blocks import RowsBlock
-from sparsefed.vectors.centre_kernels import PIECE, centre_of, recentre, recentre_torch
+from sparsefed.defenses.pipeline import Combine
+from sparsefed.kernels.blocks import RowsBlock
+from sparsefed.kernels.centre_kernels import PIECE, centre_of, recentre, recentre_torch
 from tests import reference
 
 FLOAT32 = 2.0**-23

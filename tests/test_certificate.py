@@ -16,19 +16,21 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparsefed import certificate, runs, toml
 from sparsefed import config as configs
+from sparsefed import runs
 from sparsefed.attacks import Attack, Goal, Knowledge
-from sparsefed.certificate import Certificate, Question
-from sparsefed.certificate.outcome import power, written
-from sparsefed.certificate.page import html
-from sparsefed.certify import radius
-from sparsefed.certify.lipschitz import clip_free, softmax_growth, softmax_layer
-from sparsefed.certify.protocol import Line, Protocol, growth
-from sparsefed.errors import ConfigError, RunError
-from sparsefed.metrics import distances
-from sparsefed.schedule import triangular
-from sparsefed.simulate import simulate
+from sparsefed.commands import certify as certificate
+from sparsefed.commands.certify import Certificate, Question
+from sparsefed.commands.certify.certificate import power, written
+from sparsefed.commands.certify.document import html
+from sparsefed.core import toml
+from sparsefed.core.errors import ConfigError, RunError
+from sparsefed.core.metrics import distances
+from sparsefed.core.round import simulate
+from sparsefed.core.schedule import triangular
+from sparsefed.theory import radius
+from sparsefed.theory.lipschitz import clip_free, softmax_growth, softmax_layer
+from sparsefed.theory.threat_schedule import Line, ThreatSchedule, growth
 from tests.test_cli import Nursery, nursery
 from tests.test_report import BROWSER, browser
 
@@ -66,7 +68,7 @@ def sparsefed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
     folder = tmp_path_factory.mktemp("certificates")
     written_to(folder, SMALL, "small")
     written_to(folder, LINEAR, "linear")
-    with nursery(folder, "import sparsefed.certificate") as found:
+    with nursery(folder, "import sparsefed.commands.certify") as found:
         found.run("run", "small.toml").fine()
         found.run("run", "linear.toml").fine()
         yield found
@@ -85,7 +87,7 @@ def asked(sparsefed: Nursery, *args: str | Path) -> dict[str, Any]:
 # --- the numbers -----------------------------------------------------------------------------------------------------
 
 
-def by_hand(table: dict[str, Any], share: float, k: int | None, omega: float) -> Protocol:
+def by_hand(table: dict[str, Any], share: float, k: int | None, omega: float) -> ThreatSchedule:
     """The protocol of a config, built from its numbers with nothing of the package under test."""
     config = configs.parse(table)
     experiment = configs.build(config)
@@ -111,7 +113,7 @@ def by_hand(table: dict[str, Any], share: float, k: int | None, omega: float) ->
             lines.append(Line(1.0, lr * clip, share, lr * h, omega))
         else:
             lines.append(Line(1.0 if fedavg else lr, clip, share, h, omega))
-    return Protocol(d, k, tuple(lines), 0.0 if defense.get("feedback") == "update" else defense["rho"])
+    return ThreatSchedule(d, k, tuple(lines), 0.0 if defense.get("feedback") == "update" else defense["rho"])
 
 
 @pytest.mark.parametrize(

@@ -16,27 +16,19 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sparsefed.certify.logs import NOTHING
-from sparsefed.certify.protocol import Line, Protocol, check, growth, uniform, worst_omega
-from sparsefed.certify.radius import (
-    capped,
-    closed_form,
-    dense,
-    movement,
-    paper_closed_form,
-    paper_is_bound,
-    recursion,
-)
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.rng import rng
+from sparsefed.core.types import Context
 from sparsefed.defenses import build
-from sparsefed.errors import ConfigError
-from sparsefed.rng import rng
-from sparsefed.types import Context
-from sparsefed.vectors import as_blocks
+from sparsefed.kernels import as_blocks
+from sparsefed.theory.logs import NOTHING
+from sparsefed.theory.radius import capped, closed_form, dense, movement, paper_closed_form, paper_is_bound, recursion
+from sparsefed.theory.threat_schedule import Line, ThreatSchedule, check, growth, uniform, worst_omega
 from tests import certify_search as search
 from tests import reference
 from tests.certify_search import Found
 
-BOUNDS: dict[str, Callable[[Protocol], float]] = {
+BOUNDS: dict[str, Callable[[ThreatSchedule], float]] = {
     "recursion": lambda protocol: recursion(protocol).log,
     "recursion, all of d": lambda protocol: recursion(protocol, protocol.d).log,
     "capped": lambda protocol: capped(protocol).log,
@@ -47,7 +39,7 @@ ROUNDING = 1e-9  # float64 sums in another order
 FEWER = settings(deadline=None, max_examples=40)
 
 
-def twin(protocol: Protocol, terms: reference.Terms | None = None) -> float:
+def twin(protocol: ThreatSchedule, terms: reference.Terms | None = None) -> float:
     """The same radius in plain numbers."""
     certified = reference.Certified(protocol.d, protocol.k or 0, protocol.rho, terms or reference.Terms())
     for line in protocol.lines:
@@ -86,13 +78,13 @@ def test_no_attack_that_was_found_exceeds_the_bound(found: list[tuple[str, Found
     assert seen >= 1000
 
 
-def papers_radius(protocol: Protocol) -> float:
+def papers_radius(protocol: ThreatSchedule) -> float:
     """Theorem 2 as printed, with rho = p L in an l1 radius."""
     total, line = sum(line.rate for line in protocol.lines), protocol.lines[0]
     return math.log(total * line.share * line.clip_norm) + total * math.log1p(line.growth)
 
 
-WRONG: dict[str, tuple[Callable[[Protocol], bool], Callable[[Protocol], float]]] = {
+WRONG: dict[str, tuple[Callable[[ThreatSchedule], bool], Callable[[ThreatSchedule], float]]] = {
     # For which protocols the formula is meant, and the formula.
     "the paper's power": (lambda p: p.rho == 0, lambda p: paper_closed_form(p).log),
     "the paper's power, with top-k": (lambda p: p.k is not None, lambda p: paper_closed_form(p).log),
@@ -119,7 +111,7 @@ def test_the_attacks_exceed_what_is_not_a_bound(found: list[tuple[str, Found]], 
 # --- attained --------------------------------------------------------------------------------------------------------
 
 
-def coherent(d: int, rates: Sequence[float], rho: float, c: float) -> tuple[float, Protocol, float]:
+def coherent(d: int, rates: Sequence[float], rho: float, c: float) -> tuple[float, ThreatSchedule, float]:
     """The worst case of a dense protocol, played: how far apart, the protocol, and the longest honest update.
 
     One of 1000 devices would push along the diagonal with all its might and is replaced by one that pushes the other
@@ -183,7 +175,7 @@ def test_what_top_k_and_momentum_hold_back_is_attained(rho: float) -> None:
     distance = math.fsum(abs(a - b) for a, b in zip(benign, poisoned, strict=True))
     # What top-k lost: x of 2 x, then x of (x, x + x (1 + rho)).
     lines = tuple(Line(rate, 1.0, tilt, 0.0, omega) for rate, omega in zip(rates, (1 / 2, 1 / (3 + rho)), strict=True))
-    protocol = Protocol(2, 1, lines, rho)
+    protocol = ThreatSchedule(2, 1, lines, rho)
     bound = math.exp(recursion(protocol).log)
     assert 0.999 * bound < distance <= bound
     assert distance > 1.01 * twin(protocol, reference.Terms(runs=1))  # one gamma, as the algorithm box has it
@@ -201,7 +193,7 @@ def test_both_runs_coordinates_propagate() -> None:
     poisoned = served(2, 1, 0, [1, 1], [(-share, 0), (lower, higher)])
     distance = math.fsum(abs(a - b) for a, b in zip(benign, poisoned, strict=True))
     second = Line(1, math.hypot(higher, lower), 0, 2 * c, lower / (2 * x))
-    protocol = Protocol(2, 1, (Line(1, 1, share, 2 * c, 0), second))
+    protocol = ThreatSchedule(2, 1, (Line(1, 1, share, 2 * c, 0), second))
     assert distance <= math.exp(recursion(protocol).log)
     assert distance > 1.01 * twin(protocol, reference.Terms(growth=1 / 2))  # k c
 
@@ -213,7 +205,7 @@ def test_what_waited_moves_the_model_at_the_rate_of_when_it_is_applied() -> None
     ends = [served(d, 1, 0, rates, [[sign * x * size] * d for size in sizes]) for sign in (1, -1)]
     distance = math.fsum(abs(a - b) for a, b in zip(*ends, strict=True))
     lines = tuple(Line(rate, size, 0.5, 0.0, worst_omega(d, 1)) for rate, size in zip(rates, sizes, strict=True))
-    bound = math.exp(movement(Protocol(d, 1, lines)))
+    bound = math.exp(movement(ThreatSchedule(d, 1, lines)))
     assert bound / 3 < distance <= bound
     assert distance > 100 * 2 * sum(rate * math.sqrt(d) * size for rate, size in zip(rates, sizes, strict=True))
 
@@ -245,7 +237,7 @@ def test_growth_bounds_the_change_of_clipped_means(seed: int, d: int, data: st.D
     cut = bool(max(np.linalg.norm(rows, axis=1).max() for rows in (gradients, moved)) > clip_norm)
     means = [reference.mean_of_clipped(rows.tolist(), clip_norm) or [] for rows in (gradients, moved)]
     changes = sorted((abs(a - b) for a, b in zip(*means, strict=True)), reverse=True)
-    w = Protocol(d, k, ()).w
+    w = ThreatSchedule(d, k, ()).w
     assert math.fsum(changes[:w]) <= growth(d, k, c, clipped=cut) * distance * (1 + 1e-6)
 
 
@@ -340,7 +332,7 @@ def test_the_products_servers_keep_what_is_certified(server: str, attack: str) -
             )
             for rate in rates
         )
-        protocol = Protocol(d, k, lines, 0.0 if params.get("feedback") == "update" else params["rho"])
+        protocol = ThreatSchedule(d, k, lines, 0.0 if params.get("feedback") == "update" else params["rho"])
         distance = float((benign - poisoned).abs().sum())
         assert distance > 0.01  # the attack did something
         for bound in BOUNDS.values():
@@ -363,7 +355,7 @@ def test_attackers_alone_can_keep_a_round_from_happening(k: int | None) -> None:
         ends.append(theta)
     distance = float((ends[0] - ends[1]).abs().sum())
     lines = tuple(Line(rate, 1.0, float(t == 10), 0.0, worst_omega(d, k)) for t, rate in enumerate(rates))
-    protocol = Protocol(d, k, lines, 0.9)
+    protocol = ThreatSchedule(d, k, lines, 0.9)
     if k is None:
         assert distance > 2 * (1 + 0.5 * 1.9) * math.sqrt(d)  # what one clipped update could have done
     for bound in BOUNDS.values():
@@ -377,7 +369,7 @@ shares = st.sampled_from([0.0, 1.0]) | st.floats(1e-9, 1)
 
 
 @st.composite
-def protocols(draw: st.DrawFn) -> Protocol:
+def protocols(draw: st.DrawFn) -> ThreatSchedule:
     """Any protocol."""
     d = draw(st.integers(1, 50))
     k = draw(st.none() | st.integers(1, d))
@@ -391,12 +383,12 @@ def protocols(draw: st.DrawFn) -> Protocol:
         st.just(0.0) if k is None else st.just(worst_omega(d, k)) | st.floats(0, 0.99),
     )
     lines = draw(st.lists(each, min_size=1, max_size=6))
-    return Protocol(d, k, tuple(lines), rho)
+    return ThreatSchedule(d, k, tuple(lines), rho)
 
 
 @FEWER
 @given(protocol=protocols())
-def test_the_recursion_in_logarithms_is_the_plain_one(protocol: Protocol) -> None:
+def test_the_recursion_in_logarithms_is_the_plain_one(protocol: ThreatSchedule) -> None:
     assert recursion(protocol).log == pytest.approx(log(twin(protocol)), abs=1e-9)
     wide = log(twin(protocol, reference.Terms(coordinates=protocol.d)))
     assert recursion(protocol, protocol.d).log == pytest.approx(wide, abs=1e-9)
@@ -406,7 +398,7 @@ def test_the_recursion_in_logarithms_is_the_plain_one(protocol: Protocol) -> Non
 
 @FEWER
 @given(protocol=protocols())
-def test_movement_is_what_its_twin_adds_up(protocol: Protocol) -> None:
+def test_movement_is_what_its_twin_adds_up(protocol: ThreatSchedule) -> None:
     assume(all(line.share < 1 for line in protocol.lines))
     rounds = [(line.rate, line.clip_norm, line.omega) for line in protocol.lines]
     found = reference.furthest(protocol.d, protocol.k or 0, protocol.rho, rounds)
@@ -415,7 +407,7 @@ def test_movement_is_what_its_twin_adds_up(protocol: Protocol) -> None:
 
 @FEWER
 @given(protocol=protocols())
-def test_the_bounds_are_in_order(protocol: Protocol) -> None:
+def test_the_bounds_are_in_order(protocol: ThreatSchedule) -> None:
     middle = recursion(protocol).log + ROUNDING
     assert capped(protocol).log <= min(middle, movement(protocol) + ROUNDING)
     assert recursion(protocol).log <= closed_form(protocol).log + ROUNDING
@@ -439,13 +431,13 @@ def test_the_closed_form_knows_that_momentum_goes_on() -> None:
     long = uniform(10, None, [0.01] * 100, 1, 0.1, 1.0, rho=0.9)
     assert closed_form(long).additive + 10 < recursion(long).log <= closed_form(long).log  # h Lambda is 10
     steep = Line(0.0, 1.0, 0.1, 1e6)
-    pause = Protocol(10, None, (replace(steep, rate=1, growth=0), steep, replace(steep, rate=1, growth=0)), 0.5)
+    pause = ThreatSchedule(10, None, (replace(steep, rate=1, growth=0), steep, replace(steep, rate=1, growth=0)), 0.5)
     assert closed_form(pause).additive + 1 < recursion(pause).log <= closed_form(pause).log
 
 
 @FEWER
 @given(protocol=protocols())
-def test_without_attackers_there_is_one_run(protocol: Protocol) -> None:
+def test_without_attackers_there_is_one_run(protocol: ThreatSchedule) -> None:
     calm = replace(protocol, lines=tuple(replace(line, share=0.0) for line in protocol.lines))
     late = replace(calm, lines=(*calm.lines, Line(0.5, 1.0, 0.3, 2.0, 0.0)))
     assert recursion(calm).log == capped(calm).log == closed_form(calm).log == NOTHING
@@ -454,7 +446,7 @@ def test_without_attackers_there_is_one_run(protocol: Protocol) -> None:
 
 
 # Each makes an attack no weaker; `more` is from 1.
-GROWING: dict[str, Callable[[Protocol, float], Protocol]] = {
+GROWING: dict[str, Callable[[ThreatSchedule, float], ThreatSchedule]] = {
     "T": lambda p, more: replace(p, lines=(*p.lines, replace(p.lines[-1], rate=p.lines[-1].rate * more))),
     "rate": lambda p, more: replace(p, lines=tuple(replace(line, rate=line.rate * more) for line in p.lines)),
     "c": lambda p, more: replace(p, lines=tuple(replace(line, growth=line.growth * more) for line in p.lines)),
@@ -467,7 +459,7 @@ GROWING: dict[str, Callable[[Protocol, float], Protocol]] = {
 @pytest.mark.parametrize("what", GROWING)
 @FEWER
 @given(protocol=protocols(), more=st.floats(1, 3))
-def test_more_of_anything_is_never_certified_to_be_less(what: str, protocol: Protocol, more: float) -> None:
+def test_more_of_anything_is_never_certified_to_be_less(what: str, protocol: ThreatSchedule, more: float) -> None:
     assume(what != "omega" or protocol.k is not None)
     grown = GROWING[what](protocol, more)
     for bound in BOUNDS.values():
@@ -476,7 +468,7 @@ def test_more_of_anything_is_never_certified_to_be_less(what: str, protocol: Pro
 
 @FEWER
 @given(protocol=protocols(), t=st.integers(0, 5), more=st.floats(1, 3))
-def test_one_larger_rate_is_never_certified_to_be_less(protocol: Protocol, t: int, more: float) -> None:
+def test_one_larger_rate_is_never_certified_to_be_less(protocol: ThreatSchedule, t: int, more: float) -> None:
     assume(t < len(protocol.lines))
     lines = [replace(line, rate=line.rate * (more if i == t else 1)) for i, line in enumerate(protocol.lines)]
     grown = replace(protocol, lines=tuple(lines))
@@ -550,21 +542,27 @@ LINE = Line(0.1, 1.0, 0.1, 2.0, 0.0)
 @pytest.mark.parametrize(
     ("protocol", "sentence"),
     [
-        (Protocol(0, None, (LINE,)), "d is 0, but a model has at least one parameter"),
-        (Protocol(5, 6, (LINE,)), "k is 6, but top-k keeps from 1 to all d = 5 coordinates"),
-        (Protocol(5, 0, (LINE,)), "k is 0"),
-        (Protocol(5, 2, (LINE,), rho=1), "rho is 1, but momentum must forget"),
-        (Protocol(5, 2, ()), "a protocol has at least one round"),
-        (Protocol(5, 2, (LINE, replace(LINE, rate=-1))), "round 2: rate is -1, but it must be a finite number from 0"),
-        (Protocol(5, 2, (replace(LINE, rate=math.nan),)), "round 1: rate is nan"),
-        (Protocol(5, 2, (replace(LINE, clip_norm=math.inf),)), "round 1: clip_norm is inf"),
-        (Protocol(5, 2, (replace(LINE, growth=math.inf),)), "round 1: growth is inf"),
-        (Protocol(5, 2, (replace(LINE, share=1.1),)), "round 1: the attackers' share is 1.1"),
-        (Protocol(5, 2, (replace(LINE, omega=1),)), "round 1: omega is 1, but top-k keeps something"),
-        (Protocol(5, None, (replace(LINE, omega=0.5),)), "round 1: omega is 0.5, but a dense protocol loses nothing"),
+        (ThreatSchedule(0, None, (LINE,)), "d is 0, but a model has at least one parameter"),
+        (ThreatSchedule(5, 6, (LINE,)), "k is 6, but top-k keeps from 1 to all d = 5 coordinates"),
+        (ThreatSchedule(5, 0, (LINE,)), "k is 0"),
+        (ThreatSchedule(5, 2, (LINE,), rho=1), "rho is 1, but momentum must forget"),
+        (ThreatSchedule(5, 2, ()), "a protocol has at least one round"),
+        (
+            ThreatSchedule(5, 2, (LINE, replace(LINE, rate=-1))),
+            "round 2: rate is -1, but it must be a finite number from 0",
+        ),
+        (ThreatSchedule(5, 2, (replace(LINE, rate=math.nan),)), "round 1: rate is nan"),
+        (ThreatSchedule(5, 2, (replace(LINE, clip_norm=math.inf),)), "round 1: clip_norm is inf"),
+        (ThreatSchedule(5, 2, (replace(LINE, growth=math.inf),)), "round 1: growth is inf"),
+        (ThreatSchedule(5, 2, (replace(LINE, share=1.1),)), "round 1: the attackers' share is 1.1"),
+        (ThreatSchedule(5, 2, (replace(LINE, omega=1),)), "round 1: omega is 1, but top-k keeps something"),
+        (
+            ThreatSchedule(5, None, (replace(LINE, omega=0.5),)),
+            "round 1: omega is 0.5, but a dense protocol loses nothing",
+        ),
     ],
 )
-def test_what_no_protocol_can_be_is_refused(protocol: Protocol, sentence: str) -> None:
+def test_what_no_protocol_can_be_is_refused(protocol: ThreatSchedule, sentence: str) -> None:
     for function in (check, recursion, capped, movement, closed_form, paper_closed_form):
         with pytest.raises(ConfigError, match=sentence):
             function(protocol)
@@ -572,6 +570,6 @@ def test_what_no_protocol_can_be_is_refused(protocol: Protocol, sentence: str) -
 
 def test_the_additive_term_is_on_no_fewer_coordinates_than_can_differ() -> None:
     with pytest.raises(ConfigError, match="width is 3, but coordinates that differ are 4 to all d = 5"):
-        recursion(Protocol(5, 2, (LINE,)), 3)
+        recursion(ThreatSchedule(5, 2, (LINE,)), 3)
     with pytest.raises(ConfigError, match="d is 0"):
         uniform(0, 3, [0.1], 1, 0.1, 0.25)

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparsefed.certify import choice
-from sparsefed.certify.choice import Gradient
-from sparsefed.errors import ConfigError
-from sparsefed.rng import rng
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.rng import rng
+from sparsefed.theory import choice_of_k as choice
+from sparsefed.theory.choice_of_k import Gradient
 from tests import reference
 
 Rows = list[list[float]]

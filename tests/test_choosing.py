@@ -19,16 +19,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from sparsefed import choosing, report, runs, toml
 from sparsefed import config as configs
-from sparsefed.choosing import Outcome, Probe, Standing
-from sparsefed.choosing.charts import curve_chart, probe_chart
-from sparsefed.choosing.sampling import grid, without_topk
-from sparsefed.choosing.words import as_json
-from sparsefed.client import Cohort, LocalStep
+from sparsefed import reports as report
+from sparsefed import runs
+from sparsefed.commands import choose_k as choosing
+from sparsefed.commands.choose_k import Outcome, Probe, Standing
+from sparsefed.commands.choose_k.k_charts import curve_chart, probe_chart
+from sparsefed.commands.choose_k.sampling import grid, without_topk
+from sparsefed.commands.choose_k.text import as_json
 from sparsefed.config import Config
-from sparsefed.errors import ConfigError, RunError
-from sparsefed.types import Defense
+from sparsefed.core import toml
+from sparsefed.core.engine import Cohort, LocalStep
+from sparsefed.core.errors import ConfigError, RunError
+from sparsefed.core.types import Defense
 from tests import reference
 from tests.test_cli import Nursery, nursery
 from tests.test_report import BROWSER, browser
@@ -318,7 +321,9 @@ def test_without_attackers_the_knee_is_the_smallest_that_is_accurate() -> None:
 def sparsefed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
     folder = tmp_path_factory.mktemp("command")
     (folder / "small.toml").write_text(toml.dumps(SMALL))
-    with nursery(folder, "import optuna, sqlalchemy, alembic.command, sparsefed.tune, sparsefed.choosing") as found:
+    with nursery(
+        folder, "import optuna, sqlalchemy, alembic.command, sparsefed.commands.tune, sparsefed.commands.choose_k"
+    ) as found:
         yield found
 
 

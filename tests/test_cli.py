@@ -26,16 +26,17 @@ from typing import Any
 
 import pytest
 
-from sparsefed import bases, data
+from sparsefed import data
 from sparsefed.attacks import ATTACKS
-from sparsefed.client import ENGINES
+from sparsefed.config import templates as bases
+from sparsefed.core.federation import SAMPLING
+from sparsefed.core.schedule import SCHEDULES
+from sparsefed.core.signatures import parameters
 from sparsefed.data.augment import AUGMENTATIONS
-from sparsefed.data.partition import PARTITIONS
-from sparsefed.defenses import DEFENSES, PRE, PRESETS, Frame
-from sparsefed.federation import SAMPLING
+from sparsefed.data.partitions.partition import PARTITIONS
+from sparsefed.defenses import DEFENSES, PRE, PRESETS, CommonOptions
+from sparsefed.engines import ENGINES
 from sparsefed.models import MODELS
-from sparsefed.parameters import parameters
-from sparsefed.schedule import SCHEDULES
 
 COMMAND = [sys.executable, "-m", "sparsefed.cli"]
 ENVIRONMENT = {
@@ -99,7 +100,8 @@ class Done:
 _NURSERY = """
 import json, os, resource, signal, sys, time, traceback
 import altair, numba, sklearn.datasets, vl_convert
-from sparsefed import catalogue, cli, config, data, progress, report, runs
+from sparsefed import cli, config, data, reports, runs
+from sparsefed.cli import catalogue, progress
 
 answers = os.dup(1)
 
@@ -355,7 +357,7 @@ def test_commands_that_make_no_sense_are_refused(sparsefed: Nursery) -> None:
 
 LISTED: dict[str, Mapping[str, Any]] = {
     "defenses": DEFENSES,
-    "beside every defense": {p.name: p for p in parameters(Frame) if p.name not in ("mode", "preset")},
+    "beside every defense": {p.name: p for p in parameters(CommonOptions) if p.name not in ("mode", "preset")},
     "pre-aggregations": PRE,
     "attacks": ATTACKS,
     "models": MODELS,
@@ -516,7 +518,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from sparsefed.types import Defense, Step
+from sparsefed.core.types import Defense, Step
 
 
 class Net(nn.Module):

@@ -14,13 +14,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.rng import rng
+from sparsefed.core.types import Context, Step
 from sparsefed.defenses import assemble
 from sparsefed.defenses.coordinate import median, trimmed_mean
 from sparsefed.defenses.rlr import rlr
-from sparsefed.errors import ConfigError
-from sparsefed.rng import rng
-from sparsefed.types import Context, Step
-from sparsefed.vectors import as_blocks, columns
+from sparsefed.kernels import as_blocks, columns
 from tests import reference
 
 Rows = npt.NDArray[np.float32]

@@ -12,17 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparsefed import config as configs
-from sparsefed import toml
 from sparsefed.attacks import ATTACKS
-from sparsefed.client import ENGINES
+from sparsefed.core import toml
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.federation import SAMPLING
+from sparsefed.core.schedule import SCHEDULES
 from sparsefed.data import DATASETS
 from sparsefed.data.augment import AUGMENTATIONS
-from sparsefed.data.partition import PARTITIONS
+from sparsefed.data.partitions.partition import PARTITIONS
 from sparsefed.defenses import DEFENSES
-from sparsefed.errors import ConfigError
-from sparsefed.federation import SAMPLING
+from sparsefed.engines import ENGINES
 from sparsefed.models import MODELS
-from sparsefed.schedule import SCHEDULES
 
 BASE: dict[str, Any] = {
     "rounds": 10,

@@ -18,17 +18,17 @@ from torch import Tensor
 
 from sparsefed import config as configs
 from sparsefed import data
-from sparsefed.certificate import convergence_page
-from sparsefed.certificate.convergence import Convergence, check, measure
-from sparsefed.certify.convergence import Descent, corollary, derived, memories, printed, sharp, terms, worst_delta
+from sparsefed.commands.certify import convergence_document as convergence_page
+from sparsefed.commands.certify.measured_convergence import Convergence, check, measure
 from sparsefed.config import Config
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.rng import rng
+from sparsefed.core.types import Context
 from sparsefed.defenses import build
-from sparsefed.errors import ConfigError
-from sparsefed.report.numbers import length
-from sparsefed.report.pictures import picture
-from sparsefed.rng import rng
-from sparsefed.types import Context
-from sparsefed.vectors import as_blocks
+from sparsefed.kernels import as_blocks
+from sparsefed.reports.pictures import picture
+from sparsefed.results.numbers import length
+from sparsefed.theory.convergence import Descent, corollary, derived, memories, printed, sharp, terms, worst_delta
 from tests import reference
 
 Vector = npt.NDArray[np.float64]

@@ -19,11 +19,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from sparsefed import data
-from sparsefed.data import content, idx, places
-from sparsefed.data.debian import debian_package
-from sparsefed.data.mirror import mirror
-from sparsefed.errors import DataError
-from sparsefed.types import UInt8Array
+from sparsefed.core.errors import DataError
+from sparsefed.core.types import UInt8Array
+from sparsefed.data.formats import idx
+from sparsefed.data.sources import content
+from sparsefed.data.sources import paths as places
+from sparsefed.data.sources.debian import debian_package
+from sparsefed.data.sources.mirror import mirror
 from tests.data_synthetic import (
     CLASSES,
     FILES,

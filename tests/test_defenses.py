@@ -20,16 +20,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sparsefed.defenses import DEFENSES, MODES, PRE, PRESETS, Frame, aggregate, build, chain, pipeline
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.rng import rng
+from sparsefed.core.signatures import parameters
+from sparsefed.core.types import Block, Context, Defense, State, Step
+from sparsefed.defenses import DEFENSES, MODES, PRE, PRESETS, CommonOptions, aggregate, build, chain, pipeline
 from sparsefed.defenses.clip import clip_l2, no_clip
 from sparsefed.defenses.combine import mean, stacked
+from sparsefed.defenses.server import momentum
 from sparsefed.defenses.topk_memory import topk_memory
-from sparsefed.defenses.transforms import momentum
-from sparsefed.errors import ConfigError
-from sparsefed.parameters import parameters
-from sparsefed.rng import rng
-from sparsefed.types import Block, Context, Defense, State, Step
-from sparsefed.vectors import RowsBlock, as_blocks
+from sparsefed.kernels import RowsBlock, as_blocks
 from tests import golden_peers, golden_presets, reference
 
 D, N = 11, 8
@@ -294,7 +294,7 @@ from sparsefed import vectors
 from tests.test_defenses import D, RULES, blocks, context, rule, updates
 
 torch.set_num_threads(1)
-modules = [importlib.import_module(f"sparsefed.vectors.{m.name}") for m in pkgutil.iter_modules(vectors.__path__)]
+modules = [importlib.import_module(f"sparsefed.kernels.{m.name}") for m in pkgutil.iter_modules(vectors.__path__)]
 kernels = {f"{m.__name__}.{n}": k for m in modules for n, k in vars(m).items() if isinstance(k, Dispatcher)}
 assert len(kernels) > 10
 cases = [(name, []) for name in RULES] + [("mean", [{"name": n, "f": 1}]) for n in ("nnm", "arc")]
@@ -323,7 +323,7 @@ def test_compilation_says_so(tmp_path: Path) -> None:
     cold = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", script], env=cold, capture_output=True, text=True, timeout=300)
     assert done.stdout == "[0. 0. 0.]\n"
-    assert "compiling the CPU kernels of sparsefed.vectors.columns: some seconds, the first time only" in done.stderr
+    assert "compiling the CPU kernels of sparsefed.kernels.columns: some seconds, the first time only" in done.stderr
 
 
 # The twins.
@@ -530,7 +530,7 @@ def test_every_rule_describes_itself(name: str) -> None:
 
 
 def test_a_parameter_is_read_from_the_signature() -> None:
-    by_name = {p.name: p for p in (*parameters(DEFENSES["sparsefed"].builder), *parameters(Frame))}
+    by_name = {p.name: p for p in (*parameters(DEFENSES["sparsefed"].builder), *parameters(CommonOptions))}
     assert (by_name["k"].type, by_name["k"].required) == ("int", True)
     assert (by_name["rho"].type, by_name["rho"].default) == ("float", 0.9)
     assert by_name["clip"].type == "'fixed' | 'adaptive' | 'per_step' | 'quantile'"

@@ -13,15 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.types import Context
 from sparsefed.defenses.bulyan import around_median, bulyan, select
 from sparsefed.defenses.combine import Stack
 from sparsefed.defenses.krum import krum, multi_krum
-from sparsefed.defenses.named import assemble
 from sparsefed.defenses.nnm import mixing, nnm
-from sparsefed.errors import ConfigError
-from sparsefed.types import Context
-from sparsefed.vectors.blocks import as_blocks
-from sparsefed.vectors.distances import gram, gram_torch, squared_distances, squared_distances_torch
+from sparsefed.defenses.registry import assemble
+from sparsefed.kernels.blocks import as_blocks
+from sparsefed.kernels.distances import gram, gram_torch, squared_distances, squared_distances_torch
 from tests import reference as twin
 
 CONTEXT = Context(round=0, lr=1.0)

@@ -16,8 +16,8 @@ import pytest
 import sparsefed
 from sparsefed import config as configs
 from sparsefed.attacks import ATTACKS, NEEDS, Attacker
-from sparsefed.errors import ConfigError
-from sparsefed.simulate import simulate
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.round import simulate
 
 ROOT = Path(__file__).parents[1]
 SOURCE = Path(sparsefed.__file__).parent

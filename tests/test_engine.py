@@ -15,13 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from sparsefed.client import Cohort, LocalStep, fused, loop
-from sparsefed.client.fused import _fused_block, _groups
-from sparsefed.client.layers import _CONV2D, Call
-from sparsefed.errors import ConfigError
+from sparsefed.core.engine import Cohort, LocalStep
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.task import Task, load_flat, make_task, working_copy
+from sparsefed.core.types import Batch
+from sparsefed.engines import fused, loop
+from sparsefed.engines.fused import _fused_block, _groups
+from sparsefed.engines.layers import _CONV2D, Call
 from sparsefed.models import MODELS, TEXT_MODELS, cnn
-from sparsefed.task import Task, load_flat, make_task, working_copy
-from sparsefed.types import Batch
 
 PLAIN = LocalStep(1.0, 0.0)
 TOLERANCE = 1e-5  # relative to a client's norm, float32
@@ -388,7 +389,7 @@ def test_weights_are_not_counted_as_if_every_example_had_its_own(monkeypatch: py
     layers = (nn.Linear(100, 500), nn.Tanh(), nn.Linear(500, 500), nn.Tanh(), nn.Linear(500, 2))
     task = make_task(seeded(lambda: nn.Sequential(*layers)))
     costs: list[float] = []
-    engine = sys.modules["sparsefed.client.fused"]
+    engine = sys.modules["sparsefed.engines.fused"]
 
     def spy(cohort: Cohort, *numbers: float) -> list[Any]:
         costs.append(numbers[1])  # bytes an example

@@ -13,11 +13,12 @@ from importlib import resources
 import pytest
 from benchmarks.exhibit_minutes import estimate
 
+from sparsefed.commands.reproduce import grid
+from sparsefed.commands.reproduce import load as reading
+from sparsefed.commands.reproduce.exhibit import BOUNDS, COMPARING, Claim, Exhibit
+from sparsefed.commands.reproduce.grid import Combination, matches, twin
+from sparsefed.commands.reproduce.plan import plan
 from sparsefed.config import resolve
-from sparsefed.experiments import grid, reading
-from sparsefed.experiments.grid import Combination, matches, twin
-from sparsefed.experiments.plan import plan
-from sparsefed.experiments.record import BOUNDS, COMPARING, Claim, Exhibit
 
 NAMES = reading.names()
 
@@ -118,7 +119,7 @@ def test_smoke_is_tiny(name: str) -> None:
     for each in combinations(name, "smoke"):
         config = each.result(0, next(iter(each.variants), None)).config
         assert config.rounds <= 6
-        assert config.data.name.startswith("sparsefed.experiments.tiny:")
+        assert config.data.name.startswith("sparsefed.commands.reproduce.tiny:")
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -212,7 +213,7 @@ def test_variants_of_an_attack_share_a_twin() -> None:
 
 
 def test_files_and_names_match() -> None:
-    folder = resources.files("sparsefed.experiments")
+    folder = resources.files("sparsefed.commands.reproduce")
     papers = {file.name.removesuffix(".json") for file in (folder / "paper").iterdir() if file.name.endswith(".json")}
     assert papers == set(NAMES)
     for name in NAMES:

@@ -14,17 +14,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparsefed import config as configs
-from sparsefed.certify import ensembles
-from sparsefed.errors import ConfigError
-from sparsefed.experiments import grid, reading
-from sparsefed.experiments.charts import charts, together
-from sparsefed.experiments.claims import HOLDS, NOT, PART, UNTESTED, judge
-from sparsefed.experiments.outcome import body, columns, outcome
-from sparsefed.experiments.page import html, save
-from sparsefed.experiments.plan import plan, strongest
-from sparsefed.experiments.record import Exhibit
-from sparsefed.experiments.runner import reproduce
-from sparsefed.report.pictures import picture
+from sparsefed.commands.reproduce import grid
+from sparsefed.commands.reproduce import load as reading
+from sparsefed.commands.reproduce.claims import HOLDS, NOT, PART, UNTESTED, judge
+from sparsefed.commands.reproduce.comparison import body, columns, outcome
+from sparsefed.commands.reproduce.document import html, save
+from sparsefed.commands.reproduce.exhibit import Exhibit
+from sparsefed.commands.reproduce.exhibit_charts import charts, together
+from sparsefed.commands.reproduce.plan import plan, strongest
+from sparsefed.commands.reproduce.runner import reproduce
+from sparsefed.core.errors import ConfigError
+from sparsefed.reports.pictures import picture
+from sparsefed.theory import ensembles
 from tests.exhibits_tiny import PAPER, TINY, row
 
 BOUNDS = """
@@ -32,7 +33,7 @@ title = "Ensembles"
 where = "Section 2"
 question = "How many?"
 kind = "formula"
-formula = "sparsefed.certify.ensembles:rows"
+formula = "sparsefed.theory.ensembles:rows"
 metrics = ["largest_m", "largest_share"]
 [[claims]]
 text = "no guarantee above 0.5 % for 10 000 devices and more"
@@ -410,9 +411,9 @@ TEXT_MODEL = {"name": "lstm", "width": 16, "hidden": 32, "layers": 1, "tied": Fa
 @pytest.mark.parametrize(
     ("data", "model", "lr", "least"),
     [
-        ({"name": "sparsefed.experiments.tiny:IMAGES", "devices": 40}, {"name": "softmax"}, 0.5, 0.9),
-        ({"name": "sparsefed.experiments.tiny:COLOUR", "partition": "by_user"}, {"name": "mlp"}, 0.2, 0.5),
-        ({"name": "sparsefed.experiments.tiny:TEXT", "partition": "by_user"}, TEXT_MODEL, 2.0, 0.5),
+        ({"name": "sparsefed.commands.reproduce.tiny:IMAGES", "devices": 40}, {"name": "softmax"}, 0.5, 0.9),
+        ({"name": "sparsefed.commands.reproduce.tiny:COLOUR", "partition": "by_user"}, {"name": "mlp"}, 0.2, 0.5),
+        ({"name": "sparsefed.commands.reproduce.tiny:TEXT", "partition": "by_user"}, TEXT_MODEL, 2.0, 0.5),
     ],
 )
 def test_tiny_data_can_be_learned(data: dict[str, Any], model: dict[str, Any], lr: float, least: float) -> None:

@@ -12,24 +12,21 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparsefed.data.partition import PARTITIONS, Partition, apportion, by_user, iid, one_class
-from sparsefed.errors import ConfigError
-from sparsefed.federation import (
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.federation import (
     SAMPLING,
     Federation,
     Sampling,
-    ThreatModel,
-    acts,
     epoch,
     federate,
-    malicious_ids,
-    malicious_mask,
     permuted,
     rounds_per_epoch,
     uniform,
 )
-from sparsefed.rng import rng
-from sparsefed.types import IntArray
+from sparsefed.core.rng import rng
+from sparsefed.core.threat import ThreatModel, acts, malicious_ids, malicious_mask
+from sparsefed.core.types import IntArray
+from sparsefed.data.partitions.partition import PARTITIONS, Partition, apportion, by_user, iid, one_class
 
 MILLION = 1_000_000
 GROUPED = ("iid", "one_class", "by_user")  # the others: test_partitions.py

@@ -20,12 +20,16 @@ from hypothesis import strategies as st
 
 from sparsefed import data
 from sparsefed.config import parse
-from sparsefed.data import cifar10, fetching, moments, npm, stored
-from sparsefed.data.archive import archive
-from sparsefed.data.npm import npm_package
-from sparsefed.data.partition import by_user_evenly
+from sparsefed.core.errors import ConfigError, DataError
+from sparsefed.data import moments
+from sparsefed.data.formats import safe_pickle as stored
+from sparsefed.data.partitions.partition import by_user_evenly
 from sparsefed.data.record import DamagedError, DataFile, DataSet
-from sparsefed.errors import ConfigError, DataError
+from sparsefed.data.sets import cifar10
+from sparsefed.data.sources import fetch as fetching
+from sparsefed.data.sources import npm
+from sparsefed.data.sources.archive import archive
+from sparsefed.data.sources.npm import npm_package
 from tests.data_synthetic import serving, tiny
 from tests.images_synthetic import SMALL, Small, leaf, npz, sha, short, stored_array, tarball, webp, write
 
@@ -666,7 +670,7 @@ def test_loading_takes_little_more_than_the_arrays() -> None:
     if data.status("cifar10").state == "missing":
         pytest.skip("cifar10 is not on this machine: set SPARSEFED_DATA, or run `sparsefed data fetch cifar10`")
     code = (
-        "import re, sparsefed.types, PIL.Image; from sparsefed import data\n"
+        "import re, sparsefed.core.types, PIL.Image; from sparsefed import data\n"
         "peak = lambda: int(re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1]) * 1024\n"
         "before = peak(); a = data.load('cifar10'); print((peak() - before) / (a.x_train.nbytes + a.x_test.nbytes))"
     )

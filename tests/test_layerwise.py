@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.rng import rng
+from sparsefed.core.types import Context, Step
 from sparsefed.defenses import Combine, assemble
 from sparsefed.defenses.flame import cosine_distances, flame, majority
 from sparsefed.defenses.lasa import lasa
-from sparsefed.errors import ConfigError
-from sparsefed.rng import rng
-from sparsefed.types import Context, Step
-from sparsefed.vectors import as_blocks
+from sparsefed.kernels import as_blocks
 from tests import reference
 
 Rows = npt.NDArray[np.float32]

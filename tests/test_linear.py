@@ -21,7 +21,11 @@ from torch import Tensor, nn
 from sparsefed import config as configs
 from sparsefed import data
 from sparsefed.attacks import Attack, Knowledge
-from sparsefed.certify.linear import (
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.rng import rng
+from sparsefed.core.round import simulate
+from sparsefed.core.task import image_normaliser
+from sparsefed.theory.linear import (
     Points,
     Radii,
     certified_accuracy,
@@ -32,12 +36,8 @@ from sparsefed.certify.linear import (
     points,
     radii_of_share,
 )
-from sparsefed.certify.lipschitz import clip_free, softmax_growth, softmax_layer
-from sparsefed.certify.protocol import Line, Protocol, worst_omega
-from sparsefed.errors import ConfigError
-from sparsefed.rng import rng
-from sparsefed.simulate import simulate
-from sparsefed.task import image_normaliser
+from sparsefed.theory.lipschitz import clip_free, softmax_growth, softmax_layer
+from sparsefed.theory.threat_schedule import Line, ThreatSchedule, worst_omega
 from tests import reference
 
 # --- the recursion ---------------------------------------------------------------------------------------------------
@@ -70,17 +70,17 @@ def test_the_recursion_in_logarithms_is_the_plain_one(
     k = None if k is None or rho > 0 else min(k, d)
     lines = tuple(Line(rate, clip, share, 0.0, 0.0) for rate, clip, share, *_ in given_rounds)
     smooth, free, norms = ([row[i] for row in given_rounds] for i in (3, 4, 5))
-    found = l2_radius(Protocol(d, k, lines, rho), smooth, free, norms if measured else None)
+    found = l2_radius(ThreatSchedule(d, k, lines, rho), smooth, free, norms if measured else None)
     told = [(*row[:5], row[5] if measured else None) for row in given_rounds]
     assert exp(found.log) == pytest.approx(reference.l2_distance(told, d, k, rho), rel=1e-9, abs=1e-12)
     assert found.additive <= found.log
 
 
-def uniform(rate: float, clip: float, share: float, count: int, d: int = 50, k: int | None = None) -> Protocol:
-    return Protocol(d, k, tuple(Line(rate, clip, share, 0.0, worst_omega(d, k)) for _ in range(count)))
+def uniform(rate: float, clip: float, share: float, count: int, d: int = 50, k: int | None = None) -> ThreatSchedule:
+    return ThreatSchedule(d, k, tuple(Line(rate, clip, share, 0.0, worst_omega(d, k)) for _ in range(count)))
 
 
-def log_l2(protocol: Protocol, smooth: float, free: float) -> float:
+def log_l2(protocol: ThreatSchedule, smooth: float, free: float) -> float:
     count = len(protocol.lines)
     return l2_radius(protocol, [smooth] * count, [free] * count).log
 
@@ -235,7 +235,9 @@ class Federations:
             growth = softmax_growth(layer, D, self.k, clipped=clip < free)
             lines = tuple(Line(float(rate[b]), clip, 0.0, growth, worst_omega(D, self.k)) for rate in self.rates)
             told = None if norms is None else norms[:, b].tolist()
-            of = radii_of_share(Protocol(D, self.k, lines, self.rho), [layer.smooth] * count, [free] * count, told)
+            of = radii_of_share(
+                ThreatSchedule(D, self.k, lines, self.rho), [layer.smooth] * count, [free] * count, told
+            )
             found.append(of(1 / N))
         return found
 
@@ -349,7 +351,7 @@ def test_above_two_over_smooth_differences_do_grow() -> None:
         theta = theta - rate * rows.mean(0)
     distance = float(theta.norm())  # the honest run's model is 0
     lines = tuple(Line(rate, clip, 0.01 if t == 0 else 0.0, 0.0) for t in range(count))
-    radius = l2_radius(Protocol(2, None, lines), [layer.smooth] * count, [clip] * count)
+    radius = l2_radius(ThreatSchedule(2, None, lines), [layer.smooth] * count, [clip] * count)
     assert rate * 0.01 * 2 * clip < distance <= exp(radius.log)
 
 
@@ -409,7 +411,7 @@ def test_digits_are_certified_and_stay_right() -> None:
     part = federation.partition
     layer = softmax_layer(federation.x, part.offsets, examples=part.examples, prepare=prepare)
     lines = tuple(Line(0.006, clip, 0.0, softmax_growth(layer, 650, None, clipped=True)) for _ in norms)
-    radii = radii_of_share(Protocol(650, None, lines), [layer.smooth] * 5, [clip_free(layer)] * 5, norms)
+    radii = radii_of_share(ThreatSchedule(650, None, lines), [layer.smooth] * 5, [clip_free(layer)] * 5, norms)
     x, y = torch.from_numpy(arrays.x_test), torch.from_numpy(arrays.y_test)
 
     def scores(theta: Tensor) -> Tensor:
@@ -436,7 +438,7 @@ def test_digits_are_certified_and_stay_right() -> None:
 
 def test_the_packaged_config_certifies() -> None:
     """On digits instead of Fashion-MNIST, which not every machine has."""
-    path = resources.files("sparsefed").joinpath("configs/certified.toml")
+    path = resources.files("sparsefed").joinpath("config/files/certified.toml")
     usual = tomllib.loads(path.read_text(encoding="utf-8"))
     smaller = {
         "data": {"name": "digits", "partition": "iid", "devices": 20},

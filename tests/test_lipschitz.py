@@ -14,8 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from sparsefed.certify import lipschitz
-from sparsefed.certify.lipschitz import (
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.rng import rng
+from sparsefed.models import MODELS, USUAL
+from sparsefed.models.outline import outline
+from sparsefed.models.softmax import softmax
+from sparsefed.theory import lipschitz
+from sparsefed.theory.lipschitz import (
     SoftmaxLayer,
     around,
     clip_free,
@@ -24,11 +29,6 @@ from sparsefed.certify.lipschitz import (
     softmax_growth,
     softmax_layer,
 )
-from sparsefed.errors import ConfigError
-from sparsefed.models import MODELS, USUAL
-from sparsefed.models.outline import outline
-from sparsefed.models.softmax import softmax
-from sparsefed.rng import rng
 from tests import reference
 
 

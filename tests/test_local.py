@@ -15,15 +15,15 @@ from torch import Tensor, nn
 
 from sparsefed import config
 from sparsefed.attacks import ATTACKS
-from sparsefed.client import ENGINES, Cohort, LocalStep, Plan, fused, local, loop
-from sparsefed.client.base import one_step, turns
-from sparsefed.client.several import share_out
-from sparsefed.errors import ConfigError
+from sparsefed.core.engine import Cohort, LocalPlan, LocalStep, one_step, turns
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.rng import integer_seed
+from sparsefed.core.round import RoundReport, ServerState, run_round
+from sparsefed.core.task import Task, make_task
+from sparsefed.core.types import Batch
+from sparsefed.engines import ENGINES, fused, local, loop
+from sparsefed.engines.several_steps import share_out
 from sparsefed.models import MODELS, TEXT_MODELS, cnn
-from sparsefed.rng import integer_seed
-from sparsefed.simulate import RoundReport, ServerState, run_round
-from sparsefed.task import Task, make_task
-from sparsefed.types import Batch
 
 TOLERANCE = 1e-4  # relative to a client's norm, float32, after up to a dozen steps of a smooth model
 FAST = ("fused", "by_client", "stacked")
@@ -86,7 +86,7 @@ def smooth(width: int = 8) -> nn.Module:
 # --- the fast ways against the loop ----------------------------------------------------------------------------------
 
 plans = st.builds(
-    Plan,
+    LocalPlan,
     st.integers(1, 3),
     st.none() | st.integers(1, 4),
     st.sampled_from([1.0, 0.5]),
@@ -101,7 +101,7 @@ plans = st.builds(
     seed=st.integers(0, 999),
     decay=st.booleans(),
 )
-def test_the_fast_ways_equal_the_loop(plan: Plan, sizes: list[int], seed: int, decay: bool) -> None:
+def test_the_fast_ways_equal_the_loop(plan: LocalPlan, sizes: list[int], seed: int, decay: bool) -> None:
     task, cohort = make_task(seeded(smooth, seed)), examples((2, 4, 4), sizes, 3, seed)
     step = LocalStep(0.1, 0.05 if decay else 0.0, seed, plan)
     truth = by_device(loop(task), task, cohort, step)
@@ -145,7 +145,7 @@ class Recurrent(nn.Module):
 @pytest.mark.parametrize("name", FAST)
 def test_any_module_is_trained(net: Callable[[], nn.Module], name: str) -> None:
     task, cohort = make_task(seeded(net)), examples((4,), [2, 3, 3, 1, 3], 4)
-    step = LocalStep(0.1, 0.01, 3, Plan(2, 2))
+    step = LocalStep(0.1, 0.01, 3, LocalPlan(2, 2))
     assert_near(by_device(ENGINES[name](task), task, cohort, step), by_device(loop(task), task, cohort, step))
 
 
@@ -156,7 +156,7 @@ def test_every_model_trains_alike(model: str) -> None:
     shape = (6,) if text else (1, 16, 16)
     task = make_task(seeded(lambda: MODELS[model](shape, 10, **({"width": 4} if "resnet" in model else {}))))
     cohort = texts(6, sizes, 10) if text else examples(shape, sizes, 10)
-    step = LocalStep(1e-3, 5e-4, 0, Plan(3, 2))
+    step = LocalStep(1e-3, 5e-4, 0, LocalPlan(3, 2))
     truth = by_device(loop(task), task, cohort, step)
     # Updates are differences of weights: five steps round each ten times, by up to 6e-8 of it, half on average.
     floor = max(5e-6, 3e-7 * float(task.initial().norm()))
@@ -167,7 +167,7 @@ def test_every_model_trains_alike(model: str) -> None:
 def test_bfloat16_keeps_its_weights_in_float32() -> None:
     """A step of 1e-4 is below what a bfloat16 weight can resolve: ten of them must still add up."""
     task, cohort = make_task(seeded(smooth)), examples((2, 4, 4), [4] * 5, 3)
-    step = LocalStep(1e-4, 0.0, 0, Plan(10))
+    step = LocalStep(1e-4, 0.0, 0, LocalPlan(10))
     truth = by_device(loop(task), task, cohort, step)
     for name in ("loop", *FAST):
         assert_near(by_device(ENGINES[name](task, torch.bfloat16), task, cohort, step), truth, 0.05)
@@ -176,19 +176,19 @@ def test_bfloat16_keeps_its_weights_in_float32() -> None:
 def test_one_step_is_the_present_engine_bit_for_bit() -> None:
     task, cohort = make_task(seeded(lambda: cnn((1, 8, 8), 10))), examples((1, 8, 8), [3, 1, 3, 2], 10)
     plain = LocalStep(0.1, 0.01, 5)
-    for plan in (Plan(), Plan(1, 3), Plan(1, None, 0.5), Plan(1, None, 1.0, 7.0)):
+    for plan in (LocalPlan(), LocalPlan(1, 3), LocalPlan(1, None, 0.5), LocalPlan(1, None, 1.0, 7.0)):
         assert one_step(plan, cohort.sizes)
         for ours, before in ((local(task), fused(task)), (loop(task), loop(task))):
             found = by_device(ours, task, cohort, plain._replace(plan=plan))
             assert all(torch.equal(row, found[i]) for i, row in by_device(before, task, cohort, plain).items())
     with pytest.raises(ConfigError, match="one local step, not several"):
-        list(fused(task)(task.initial(), cohort, plain._replace(plan=Plan(2))))
+        list(fused(task)(task.initial(), cohort, plain._replace(plan=LocalPlan(2))))
 
 
 def test_several_threads_compute_what_one_does() -> None:
     """Bit for bit in the steps after the first: each piece is computed on one core, whoever takes it."""
     task, cohort = make_task(seeded(Hidden)), examples((4,), [3] * 23, 4)  # no batched first step
-    step, before = LocalStep(0.1, 0.01, 3, Plan(3, 2)), torch.get_num_threads()
+    step, before = LocalStep(0.1, 0.01, 3, LocalPlan(3, 2)), torch.get_num_threads()
     found = []
     try:
         for threads in (1, 3):
@@ -215,7 +215,7 @@ def test_an_error_in_a_thread_is_an_error() -> None:
 
 @settings(max_examples=50)
 @given(plan=plans, size=st.integers(1, 9), seed=st.integers(0, 2**63 - 1), device=st.integers(0, 10**6))
-def test_an_epoch_sees_every_example_once(plan: Plan, size: int, seed: int, device: int) -> None:
+def test_an_epoch_sees_every_example_once(plan: LocalPlan, size: int, seed: int, device: int) -> None:
     step = LocalStep(0.1, 0.0, seed, plan)
     taken = turns(step, device, size)
     assert [(t.rate, None if t.examples is None else t.examples.tolist()) for t in taken] == [
@@ -236,7 +236,7 @@ def test_orders_differ_between_seeds_devices_and_epochs() -> None:
         tuple(np.concatenate([t.examples for t in taken if t.examples is not None]).tolist())
         for seed in (1, 2)
         for device in (0, 1)
-        for taken in (turns(LocalStep(0.1, 0.0, seed, Plan(2, 20)), device, 40),)
+        for taken in (turns(LocalStep(0.1, 0.0, seed, LocalPlan(2, 20)), device, 40),)
     ]
     halves = {order[:40] for order in orders} | {order[40:] for order in orders}
     assert len(halves) == 8
@@ -245,7 +245,7 @@ def test_orders_differ_between_seeds_devices_and_epochs() -> None:
 @pytest.mark.parametrize("name", [*FAST, "loop"])
 def test_neither_blocks_nor_company_change_an_update(name: str) -> None:
     task, cohort = make_task(seeded(smooth)), examples((2, 4, 4), [3, 5, 3, 4, 3, 3, 5], 3)
-    step = LocalStep(0.2, 0.01, 9, Plan(2, 2))
+    step = LocalStep(0.2, 0.01, 9, LocalPlan(2, 2))
     whole = by_device(ENGINES[name](task), task, cohort, step)
     tight = ENGINES[name](task, torch.float32, 3_000)
     assert len(list(tight(task.initial(), cohort, step))) > 3
@@ -258,7 +258,7 @@ def test_neither_blocks_nor_company_change_an_update(name: str) -> None:
 def test_dropout_is_seeded_by_device_and_leaves_the_global_generator_alone() -> None:
     task = make_task(seeded(lambda: nn.Sequential(nn.Linear(8, 64), nn.Dropout(0.5), nn.Linear(64, 3))))
     cohort, before = examples((8,), [4, 4, 2], 3), torch.random.get_rng_state()
-    step = LocalStep(0.1, 0.0, 1, Plan(2))
+    step = LocalStep(0.1, 0.0, 1, LocalPlan(2))
     one, again, other = (by_device(local(task), task, cohort, step._replace(seed=seed)) for seed in (1, 1, 2))
     alone = by_device(local(task), task, only(cohort, [1]), step)
     assert all(torch.equal(one[i], again[i]) and not torch.equal(one[i], other[i]) for i in one)
@@ -292,7 +292,7 @@ def test_fedprox_and_decay_in_closed_form(name: str) -> None:
 
     cohort = Cohort(np.arange(3), np.ones(3, np.int64), gather)
     g = torch.tensor([-1.0, 1.0])  # softmax minus one-hot: class 0 is right, class 1 is certain
-    for plan in (Plan(4, None, 1.0, 0.7), Plan(3, None, 0.5, 0.0), Plan(5, 1, 0.9, 1.5)):
+    for plan in (LocalPlan(4, None, 1.0, 0.7), LocalPlan(3, None, 0.5, 0.0), LocalPlan(5, 1, 0.9, 1.5)):
         u, rate = torch.zeros(2), 2.0
         for _ in range(plan.epochs):
             u, rate = u * (1 - rate * plan.prox) + rate * g, rate * plan.decay
@@ -306,14 +306,14 @@ def test_weight_decay_acts_in_every_local_step() -> None:
     one = torch.ones(1, dtype=torch.int64)
     cohort = Cohort(np.arange(1), np.ones(1, np.int64), lambda ids: Batch(torch.ones(1, 1), one, np.ones(1, np.int64)))  # noqa: ARG005
     for name in (*FAST, "loop"):
-        row = by_device(ENGINES[name](task), task, cohort, LocalStep(0.5, 0.2, 0, Plan(3)))[0]
+        row = by_device(ENGINES[name](task), task, cohort, LocalStep(0.5, 0.2, 0, LocalPlan(3)))[0]
         torch.testing.assert_close(row, task.initial() * (1 - 0.9**3), rtol=1e-5, atol=1e-3)
 
 
 def test_a_strong_proximal_term_keeps_devices_at_home() -> None:
     task, cohort = make_task(seeded(smooth)), examples((2, 4, 4), [4] * 3, 3)
     norms = [
-        float(by_device(local(task), task, cohort, LocalStep(0.1, 0.0, 0, Plan(8, None, 1.0, mu)))[0].norm())
+        float(by_device(local(task), task, cohort, LocalStep(0.1, 0.0, 0, LocalPlan(8, None, 1.0, mu)))[0].norm())
         for mu in (0.0, 1.0, 5.0)
     ]
     assert norms[0] > 1.3 * norms[1] > 1.3 * norms[2]
@@ -420,5 +420,5 @@ def test_the_choice_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         engine = local(task)
         for _ in range(2):
-            by_device(engine, task, cohort, LocalStep(0.1, 0.0, 0, Plan(2)))
+            by_device(engine, task, cohort, LocalStep(0.1, 0.0, 0, LocalPlan(2)))
     assert caplog.text.count("are stacked") == 1

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from sparsefed.catalogue import catalogue
-from sparsefed.errors import ConfigError
+from sparsefed.cli.catalogue import catalogue
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.signatures import check_arguments
 from sparsefed.models import MODELS, USUAL, cnn, mlp, resnet9, resnet101_ln, softmax
 from sparsefed.models.outline import outline
-from sparsefed.parameters import check_arguments
 
 COUNTS = {
     "softmax": 28 * 28 * 10 + 10,

@@ -15,17 +15,17 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sparsefed import privacy
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.federation import epoch
+from sparsefed.core.rng import rng
+from sparsefed.core.schedule import triangular
+from sparsefed.core.types import Context, Defense, Step
 from sparsefed.defenses import assemble, build
 from sparsefed.defenses.crfl import crfl
 from sparsefed.defenses.dp_noise import SIGMA_FIGURES, SIGMA_TABLE, dp_noise
-from sparsefed.errors import ConfigError
-from sparsefed.federation import epoch
-from sparsefed.privacy import Guarantee, guarantee, of_run
-from sparsefed.rng import rng
-from sparsefed.schedule import triangular
-from sparsefed.types import Context, Defense, Step
-from sparsefed.vectors import as_blocks
+from sparsefed.kernels import as_blocks
+from sparsefed.theory import privacy
+from sparsefed.theory.privacy import Guarantee, guarantee, of_run
 from tests import reference
 from tests import reference as twin
 
@@ -420,7 +420,7 @@ def test_no_guarantee_has_a_reason(
 ) -> None:
     monkeypatch.setitem(sys.modules, "dp_accounting", None)  # nothing to account: nothing to install
     if "pre" in params:
-        monkeypatch.setattr("sparsefed.defenses.pre.PRE", {"anything": lambda: lambda rows, _: rows})
+        monkeypatch.setattr("sparsefed.defenses.pre_aggregation.PRE", {"anything": lambda: lambda rows, _: rows})
     made = run(facts=facts, **params)
     assert (made.epsilon, made.delta) == (None, None)
     assert made.sentence.startswith("no guarantee: ")

@@ -17,9 +17,9 @@ from PIL import Image
 
 from sparsefed import data
 from sparsefed.config import build, parse
+from sparsefed.core.errors import DataError
+from sparsefed.core.types import Arrays
 from sparsefed.data.own import from_arrays, from_folder, from_huggingface
-from sparsefed.errors import DataError
-from sparsefed.types import Arrays
 
 draw = np.random.default_rng(11)
 X = draw.integers(0, 256, (20, 6, 5, 3), np.uint8)

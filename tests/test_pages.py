@@ -17,19 +17,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparsefed.data.partition import one_class
-from sparsefed.data.portrait import packed, portrait
-from sparsefed.report import charts, html, save, verdict
-from sparsefed.report.heat import heat
-from sparsefed.report.lines import MOST_IN_ALL
-from sparsefed.report.markup import folded, table
-from sparsefed.report.matrix import CALM, Matrix, judged, judgements, matrices
-from sparsefed.report.pareto import Point, front, worst_cases
-from sparsefed.report.partitions import Dealt
-from sparsefed.report.partitions import html as partition_page
-from sparsefed.report.shell import page, section
-from sparsefed.report.tradeoff import sweeps
-from sparsefed.types import RunRecord
+from sparsefed.core.types import RunRecord
+from sparsefed.data.partitions.partition import one_class
+from sparsefed.data.partitions.summary import packed, portrait
+from sparsefed.reports import charts, html, save, verdict
+from sparsefed.reports.heat import heat
+from sparsefed.reports.lines import MOST_IN_ALL
+from sparsefed.reports.markup import folded, table
+from sparsefed.reports.pareto import Point, front, worst_cases
+from sparsefed.reports.partitions import Dealt
+from sparsefed.reports.partitions import html as partition_page
+from sparsefed.reports.shell import page, section
+from sparsefed.reports.tradeoff import sweeps
+from sparsefed.results.matrix import CALM, Matrix, judged, judgements, matrices
 from tests.test_report import BROWSER, Page, Text, browser, demo, evaluated, luminance, plausible, record
 
 in_browser = pytest.mark.skipif(BROWSER is None, reason="no browser on PATH")
@@ -291,7 +291,7 @@ def test_a_page_without_charts_carries_no_library() -> None:
 
 
 def colours(dark: bool) -> Mapping[str, str]:
-    css = files("sparsefed.report").joinpath("shell.css").read_text(encoding="utf-8")
+    css = files("sparsefed.reports").joinpath("shell.css").read_text(encoding="utf-8")
     blocks = re.findall(r":root \{(.*?)\}", css, re.S)
     assert len(blocks) == 2
     return dict(re.findall(r"(--[\w-]+): (#[0-9a-f]{6})", blocks[dark]))

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from sparsefed.data.dealing import Shards, apportion_at_most, deal_shards, group
-from sparsefed.data.partition import PARTITIONS, Partition, by_user, iid, one_class
-from sparsefed.data.skewed import c_class, dirichlet, power_law
-from sparsefed.errors import ConfigError
-from sparsefed.rng import rng
-from sparsefed.types import IntArray
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.rng import rng
+from sparsefed.core.types import IntArray
+from sparsefed.data.partitions.cutting import Shards, apportion_at_most, deal_shards, group
+from sparsefed.data.partitions.partition import PARTITIONS, Partition, by_user, iid, one_class
+from sparsefed.data.partitions.skewed import c_class, dirichlet, power_law
 from tests.test_federation import labelled, owned, peak_bytes
 
 MILLION = 1_000_000

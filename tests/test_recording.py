@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparsefed import config as configs
+from sparsefed.core.types import Context
 from sparsefed.defenses import build
 from sparsefed.defenses.topk_memory import topk_memory
-from sparsefed.types import Context
-from sparsefed.vectors import as_blocks, kernels
-from sparsefed.vectors.memory import Accumulated, accumulate_topk_torch
+from sparsefed.kernels import as_blocks
+from sparsefed.kernels import vector_kernels as kernels
+from sparsefed.kernels.error_feedback import Accumulated, accumulate_topk_torch
 from tests import reference
 
 COUNTED = st.integers(-4, 4).map(float)

@@ -24,15 +24,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparsefed import toml
-from sparsefed.errors import SparseFedError
-from sparsefed.report import charts, html, save, summary, verdict
-from sparsefed.report.charts import WHO
-from sparsefed.report.lines import MOST_POINTS, PALETTE
-from sparsefed.report.numbers import binned, curve, picked
-from sparsefed.report.shell import script_json
-from sparsefed.rng import rng
-from sparsefed.types import RunRecord
+from sparsefed.core import toml
+from sparsefed.core.errors import SparseFedError
+from sparsefed.core.rng import rng
+from sparsefed.core.types import RunRecord
+from sparsefed.reports import charts, html, save, summary, verdict
+from sparsefed.reports.lines import MOST_POINTS, PALETTE
+from sparsefed.reports.run_charts import WHO
+from sparsefed.reports.shell import script_json
+from sparsefed.results.numbers import binned, curve, picked
 
 HOSTILE = "</script><b>'\"&amp;\u2028</b><!--<script>"
 NAN = float("nan")
@@ -523,7 +523,7 @@ def test_errors_say_what_to_do(tmp_path: Path) -> None:
 
 
 def test_importing_the_report_loads_no_charts() -> None:
-    code = "import sys, sparsefed.report; sys.exit(any(m in sys.modules for m in ('altair', 'vl_convert')))"
+    code = "import sys, sparsefed.reports; sys.exit(any(m in sys.modules for m in ('altair', 'vl_convert')))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

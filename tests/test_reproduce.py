@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from sparsefed.experiments import grid, reading
+from sparsefed.commands.reproduce import grid
+from sparsefed.commands.reproduce import load as reading
 
 MINUTES = 5
 EXHIBITS = reading.names()

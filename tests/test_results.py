@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from sparsefed.experiments import reading, results
-from sparsefed.experiments.claims import HOLDS, judge
-from sparsefed.experiments.plan import Plan, plan
-from sparsefed.experiments.results import Ledger
+from sparsefed.commands.reproduce import ledger as results
+from sparsefed.commands.reproduce import load as reading
+from sparsefed.commands.reproduce.claims import HOLDS, judge
+from sparsefed.commands.reproduce.ledger import Ledger
+from sparsefed.commands.reproduce.plan import Plan, plan
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "results"

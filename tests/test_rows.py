@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparsefed.vectors.rows import MIN_NUMBERS, row_moments, weighted_sum
+from sparsefed.kernels.rows import MIN_NUMBERS, row_moments, weighted_sum
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 

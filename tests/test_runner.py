@@ -19,14 +19,16 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from sparsefed.errors import ConfigError, RunError
-from sparsefed.experiments import pool, reading, results, runner
-from sparsefed.experiments.plan import Plan, plan
-from sparsefed.experiments.results import Ledger
-from sparsefed.experiments.runner import Running, Standing, failures, reproduce
-from sparsefed.experiments.view import ReproduceView
-from sparsefed.experiments.worker import ABANDONED
-from sparsefed.rng import rng
+from sparsefed.commands.reproduce import ledger as results
+from sparsefed.commands.reproduce import load as reading
+from sparsefed.commands.reproduce import pool, runner
+from sparsefed.commands.reproduce.ledger import Ledger
+from sparsefed.commands.reproduce.plan import Plan, plan
+from sparsefed.commands.reproduce.runner import Running, Standing, failures, reproduce
+from sparsefed.commands.reproduce.view import ReproduceView
+from sparsefed.commands.reproduce.worker import ABANDONED
+from sparsefed.core.errors import ConfigError, RunError
+from sparsefed.core.rng import rng
 from tests.exhibits_tiny import TINY
 
 KILLS = 10
@@ -220,7 +222,7 @@ def test_killed_at_random_the_results_are_the_same(undisturbed: Path, tmp_path: 
 
 def test_a_worker_whose_input_ends_ends(tmp_path: Path) -> None:
     """So it goes where the system does not kill children with their parents."""
-    worker = [sys.executable, "-m", "sparsefed.experiments.worker"]
+    worker = [sys.executable, "-m", "sparsefed.commands.reproduce.worker"]
     done = subprocess.run(worker, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, cwd=tmp_path)
     assert done.returncode == ABANDONED and not done.stdout
 
@@ -249,7 +251,7 @@ question = "Do the others go on?"
 metrics = ["test_accuracy"]
 [common]
 rounds = 2
-data = { name = "sparsefed.experiments.tiny:IMAGES", devices = 20 }
+data = { name = "sparsefed.commands.reproduce.tiny:IMAGES", devices = 20 }
 train = { cohort = 5 }
 [axes.model]
 deadly = { model = { name = "tests.exhibits_tiny:deadly" } }

@@ -22,9 +22,9 @@ from safetensors.torch import load, load_file, save_file
 
 from sparsefed import config as configs
 from sparsefed import runs
-from sparsefed.errors import RunError
-from sparsefed.rng import rng
-from sparsefed.simulate import RoundReport, ServerState
+from sparsefed.core.errors import RunError
+from sparsefed.core.rng import rng
+from sparsefed.core.round import RoundReport, ServerState
 from tests.test_cli import CONFIG, Command, Done, Nursery, nursery, without_seconds
 
 ROUNDS = 150

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparsefed import config as configs
-from sparsefed import toml
-from sparsefed.config import names
-from sparsefed.errors import ConfigError
-from sparsefed.federation import SAMPLING
-from sparsefed.schedule import SCHEDULES, constant, cosine, inverse_sqrt, triangular
+from sparsefed.config import lookup as names
+from sparsefed.core import toml
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.federation import SAMPLING
+from sparsefed.core.schedule import SCHEDULES, constant, cosine, inverse_sqrt, triangular
 
 BASE: dict[str, Any] = {"data": {"name": "digits", "devices": 300}, "train": {"cohort": 20}}  # 15 rounds an epoch
 

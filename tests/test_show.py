@@ -16,14 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparsefed import config as configs
-from sparsefed.data import portrait as portraits
-from sparsefed.data.partition import Partition, by_user, one_class
-from sparsefed.data.portrait import MOST_BARS, MOST_DEVICES, bars, packed, portrait, unpacked
-from sparsefed.data.skewed import c_class, dirichlet
-from sparsefed.errors import ConfigError
-from sparsefed.report import partitions
-from sparsefed.report.partitions import Dealt, chart, facts, save
-from sparsefed.types import RunRecord
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.types import RunRecord
+from sparsefed.data.partitions import summary as portraits
+from sparsefed.data.partitions.partition import Partition, by_user, one_class
+from sparsefed.data.partitions.skewed import c_class, dirichlet
+from sparsefed.data.partitions.summary import MOST_BARS, MOST_DEVICES, bars, packed, portrait, unpacked
+from sparsefed.reports import partitions
+from sparsefed.reports.partitions import Dealt, chart, facts, save
 
 LABELS = np.arange(120) % 3
 NAMES = ("cat", "dog", "<b>owl</b>")

@@ -14,12 +14,13 @@ import numpy as np
 import pytest
 import torch
 
-from sparsefed import arithmetic, runs
 from sparsefed import config as configs
+from sparsefed import runs
 from sparsefed.attacks import Attack
 from sparsefed.config import Experiment
+from sparsefed.core import dtypes as arithmetic
+from sparsefed.core.round import RoundReport, ServerState, simulate, start
 from sparsefed.defenses import DEFENSES
-from sparsefed.simulate import RoundReport, ServerState, simulate, start
 
 BASE: dict[str, Any] = {
     "seed": 3,
@@ -206,11 +207,12 @@ def test_bfloat16_reaches_the_same_accuracy(monkeypatch: pytest.MonkeyPatch) -> 
 
 PEAK = """
 import resource, sys, numpy as np, torch
-from sparsefed.client import Cohort, LocalStep, fused
+from sparsefed.core.engine import Cohort, LocalStep
+from sparsefed.engines import fused
 from sparsefed.defenses import build
 from sparsefed.models import cnn
-from sparsefed.task import make_task
-from sparsefed.types import Batch, Context
+from sparsefed.core.task import make_task
+from sparsefed.core.types import Batch, Context
 torch.set_num_threads(1)
 def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 task = make_task(cnn((1, 28, 28), 10))

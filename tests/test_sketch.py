@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from sparsefed.defenses import Combine, Frame, Words, assemble
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.rng import rng
+from sparsefed.core.types import Context, State
+from sparsefed.defenses import Combine, CommonOptions, RuleParts, assemble
 from sparsefed.defenses.fetchsgd import fetchsgd, sketched_memory
 from sparsefed.defenses.local_topk import local_topk
 from sparsefed.defenses.topk_memory import topk_memory
-from sparsefed.errors import ConfigError
-from sparsefed.rng import rng
-from sparsefed.types import Context, State
-from sparsefed.vectors import RowsBlock, as_blocks, sketch_kernels
-from sparsefed.vectors.sketch import (
+from sparsefed.kernels import RowsBlock, as_blocks, sketch_kernels
+from sparsefed.kernels.sketch import (
     Hashes,
     Sparse,
     cells,
@@ -40,7 +40,7 @@ from sparsefed.vectors.sketch import (
     sketch_torch,
     touched,
 )
-from sparsefed.vectors.topk import topk_indices_torch
+from sparsefed.kernels.topk import topk_indices_torch
 from tests.reference import (
     FetchSgdTwin,
     LocalTopkTwin,
@@ -482,6 +482,6 @@ def test_local_topk_refuses_with_a_sentence(given: dict[str, Any], sentence: str
 
 @pytest.mark.parametrize("words", [fetchsgd(1, 3, 4), local_topk(1)])
 def test_both_rules_take_the_frame(words: Any) -> None:
-    rule = Frame(clip_norm=2.0, rho=0.0).around(Words(words) if isinstance(words, Combine) else words)
+    rule = CommonOptions(clip_norm=2.0, rho=0.0).around(RuleParts(words) if isinstance(words, Combine) else words)
     step = rule.step(rule.init(3), as_blocks(torch.tensor([[8.0, 0.0, 0.0]]), 1), Context(0, 0.5))
     assert step.delta.tolist() == [1.0, 0.0, 0.0]

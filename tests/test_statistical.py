@@ -19,18 +19,18 @@ from torch import Tensor
 from sparsefed import config as configs
 from sparsefed.attacks import Attack, Knowledge
 from sparsefed.attacks.alie import alie, alie_searched, z_max
-from sparsefed.attacks.base import NEEDS
 from sparsefed.attacks.drift import drift
 from sparsefed.attacks.ipm import ipm, ipm_searched
+from sparsefed.attacks.line_search import maximiser
 from sparsefed.attacks.mimic import mimic
 from sparsefed.attacks.min_max import min_max, min_sum
-from sparsefed.attacks.search import maximiser
 from sparsefed.config import Experiment
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.round import simulate, start
+from sparsefed.core.threat import NEEDS
+from sparsefed.core.types import Batch, Context
 from sparsefed.defenses import build
-from sparsefed.errors import ConfigError
-from sparsefed.simulate import simulate, start
-from sparsefed.types import Batch, Context
-from sparsefed.vectors.blocks import RowsBlock
+from sparsefed.kernels.blocks import RowsBlock
 
 D = 7
 ATTACKS: dict[str, Attack] = {

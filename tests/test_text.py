@@ -22,15 +22,19 @@ from sparsefed import config as configs
 from sparsefed import data
 from sparsefed.attacks import ATTACKS, Scene
 from sparsefed.attacks.continuation import continuation
-from sparsefed.client import LocalStep, fused, loop
-from sparsefed.data import comments, leaf_text, places, reddit, shakespeare, tokens
+from sparsefed.core.engine import LocalStep
+from sparsefed.core.errors import ConfigError, DataError
+from sparsefed.core.rng import rng
+from sparsefed.core.task import Evaluation, evaluator, make_task
+from sparsefed.core.types import IGNORED, Arrays
+from sparsefed.data.formats import jsonl as comments
+from sparsefed.data.formats import leaf_text, tokens
 from sparsefed.data.record import Content, DataFile, DataSet
-from sparsefed.errors import ConfigError, DataError
+from sparsefed.data.sets import reddit, shakespeare
+from sparsefed.data.sources import paths as places
+from sparsefed.engines import fused, loop
 from sparsefed.models import lstm, transformer
-from sparsefed.report import charts, html, summary
-from sparsefed.rng import rng
-from sparsefed.task import Evaluation, evaluator, make_task
-from sparsefed.types import IGNORED, Arrays
+from sparsefed.reports import charts, html, summary
 from tests.test_engine import assert_same, by_client, cohort_of, seeded
 from tests.test_report import record
 

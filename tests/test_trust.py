@@ -14,15 +14,15 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.rng import rng
+from sparsefed.core.types import Context, Defense, IntArray, State, Step
 from sparsefed.defenses import Combine, aggregate, assemble
 from sparsefed.defenses.dnc import dnc, outlier_scores
 from sparsefed.defenses.fltrust import fltrust
 from sparsefed.defenses.foolsgold import alphas, cosines, foolsgold
 from sparsefed.defenses.signguard import coordinates, largest_cluster, signguard, signguard_sim
-from sparsefed.errors import ConfigError
-from sparsefed.rng import rng
-from sparsefed.types import Context, Defense, IntArray, State, Step
-from sparsefed.vectors import RowsBlock
+from sparsefed.kernels import RowsBlock
 from tests import reference as twin
 
 Rows = list[list[float]]

@@ -23,14 +23,17 @@ from rich.console import Console
 from torch import Tensor
 
 from sparsefed import config as configs
-from sparsefed import report, runs, toml, tune
+from sparsefed import reports as report
+from sparsefed import runs
 from sparsefed.attacks import ATTACKS, NEEDS, Attack, Attacker, Goal, Knowledge
+from sparsefed.commands import tune
+from sparsefed.commands.tune import Outcome, Standing, Trial
+from sparsefed.commands.tune import trials as outcomes
+from sparsefed.commands.tune.space import Choice, Range, holds, own_params, search_space, with_params
 from sparsefed.config import Config
-from sparsefed.errors import ConfigError, RunError
-from sparsefed.rng import rng
-from sparsefed.tune import Outcome, Standing, Trial
-from sparsefed.tune import outcome as outcomes
-from sparsefed.tune.space import Choice, Range, holds, own_params, search_space, with_params
+from sparsefed.core import toml
+from sparsefed.core.errors import ConfigError, RunError
+from sparsefed.core.rng import rng
 from tests.test_cli import Command, Nursery, nursery
 from tests.test_report import BROWSER, browser
 
@@ -527,7 +530,7 @@ def sparsefed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
     """Commands in a folder with `small.toml`."""
     folder = tmp_path_factory.mktemp("command")
     (folder / "small.toml").write_text(toml.dumps(SMALL))
-    with nursery(folder, "import optuna, sqlalchemy, alembic.command, sparsefed.tune") as found:
+    with nursery(folder, "import optuna, sqlalchemy, alembic.command, sparsefed.commands.tune") as found:
         yield found
 
 

@@ -14,11 +14,11 @@ from typer.testing import CliRunner
 from sparsefed import config as configs
 from sparsefed import runs
 from sparsefed.cli import app
-from sparsefed.errors import ConfigError
-from sparsefed.report import html
-from sparsefed.report.summary import summary
-from sparsefed.report.twins import class_accuracies, compare
-from sparsefed.types import RunRecord
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.types import RunRecord
+from sparsefed.reports import html
+from sparsefed.results.summary import summary
+from sparsefed.results.twins import class_accuracies, compare
 
 CONFIG = """
 seed = 5

@@ -14,11 +14,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparsefed.errors import ConfigError
-from sparsefed.rng import rng
-from sparsefed.vectors import RowsBlock, ScaledBlock, accumulate_topk, as_blocks, kernels, topk_indices, topk_mask
-from sparsefed.vectors.memory import accumulate_topk_torch
-from sparsefed.vectors.topk import topk_indices_torch
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.rng import rng
+from sparsefed.kernels import RowsBlock, ScaledBlock, accumulate_topk, as_blocks, topk_indices, topk_mask
+from sparsefed.kernels import vector_kernels as kernels
+from sparsefed.kernels.error_feedback import accumulate_topk_torch
+from sparsefed.kernels.topk import topk_indices_torch
 from tests import reference
 
 FEW_VALUES = st.sampled_from([0.0, -0.0, 1.0, -1.0, 1.0000001, 2.0, -2.0, 1e-45, -3e38, math.inf, -math.inf])
@@ -104,7 +105,7 @@ def test_impossible_k_is_a_sentence(k: int) -> None:
 
 
 def test_importing_the_defenses_imports_no_kernel() -> None:
-    code = "import sys, sparsefed.defenses; sys.exit('sparsefed.vectors.kernels' in sys.modules)"
+    code = "import sys, sparsefed.defenses; sys.exit('sparsefed.kernels.vector_kernels' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

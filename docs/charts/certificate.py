@@ -1,7 +1,7 @@
 """Draws docs/charts/certificate.svg: `python docs/charts/certificate.py` (another path: as the argument).
 
 A small dense protocol on the oracle that is worst for it, played: 1 % of the devices attack, the others' gradients are
--c sum(theta) in every coordinate. The bounds come from `sparsefed.certify`, the attack from this file's own loop.
+-c sum(theta) in every coordinate. The bounds come from `sparsefed.theory`, the attack from this file's own loop.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any, TypedDict
 import altair as alt
 import vl_convert
 
-from sparsefed.certify.protocol import Protocol, uniform
-from sparsefed.certify.radius import capped, closed_form, paper_closed_form, recursion
-from sparsefed.report.lines import CONFIG, LEGEND
+from sparsefed.reports.lines import CONFIG, LEGEND
+from sparsefed.theory.radius import capped, closed_form, paper_closed_form, recursion
+from sparsefed.theory.threat_schedule import ThreatSchedule, uniform
 
 D, RATE, CLIP_NORM, SHARE, SLOPE, ROUNDS = 100, 0.02, 1.0, 0.01, 0.5, 24  # w c = 50
 LINES = {  # name: colour, dash
@@ -59,7 +59,7 @@ def rows() -> list[Row]:
     """All points."""
     found = [Row(what=ATTACK, round=t, log10=math.log10(far)) for t, far in enumerate(attack(), 1)]
     for t in range(1, ROUNDS + 1):
-        protocol: Protocol = uniform(D, None, [RATE] * t, CLIP_NORM, SHARE, SLOPE)
+        protocol: ThreatSchedule = uniform(D, None, [RATE] * t, CLIP_NORM, SHARE, SLOPE)
         radii = (bound(protocol) for bound in (closed_form, recursion, capped, paper_closed_form))
         found += [Row(what=name, round=t, log10=radius.log10) for name, radius in zip(LINES, radii, strict=True)]
     return found

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from sparsefed.attacks.base import NEEDS, Attack, Knowledge, Need
 from sparsefed.attacks.goals import Goal, Scene, auxiliary_set
-from sparsefed.attacks.named import ATTACKS, Attacker, equip
 from sparsefed.attacks.pgd import pgd
+from sparsefed.attacks.registry import ATTACKS, Attacker, equip
+from sparsefed.core.threat import NEEDS, Attack, Knowledge, Need
 
 __all__ = [
     "ATTACKS",

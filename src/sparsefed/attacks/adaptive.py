@@ -28,12 +28,13 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from sparsefed.attacks.base import Attack, Knowledge, Need, granted, rescale
+from sparsefed.attacks.base import granted, rescale
 from sparsefed.attacks.goals import Goal
 from sparsefed.attacks.own_data import some
 from sparsefed.attacks.pgd import pgd
-from sparsefed.errors import ConfigError
-from sparsefed.vectors.topk import topk_mask
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.threat import Attack, Knowledge, Need
+from sparsefed.kernels.topk import topk_mask
 
 NEEDED: frozenset[Need] = frozenset({"defense", "honest updates", "server state"})
 

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from sparsefed.attacks.goals import Goal, Scene, Source, Stamp, Target, one_label
-from sparsefed.errors import ConfigError
-from sparsefed.rng import rng
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.rng import rng
 
 WHITE = 255
 Points = Annotated[int, "stamped training examples that the attackers may train with"]

@@ -18,10 +18,11 @@ from typing import Annotated
 
 from torch import Tensor
 
-from sparsefed.attacks.base import Attack, Knowledge, project
+from sparsefed.attacks.base import project
 from sparsefed.attacks.goals import Goal
 from sparsefed.attacks.own_data import GoalBatch, Poisoned, check_share, mixture, owned, wrong
-from sparsefed.errors import ConfigError
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.threat import Attack, Knowledge
 
 
 def badnets(

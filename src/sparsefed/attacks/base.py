@@ -1,69 +1,19 @@
-"""What an attacker may know, and what an attack is.
-
-The threat model is a type: an attack is given one frozen `Knowledge` and nothing else, so that what it uses can be read
-off its code. It says beforehand what it must know beyond the public facts (`needs`), and a run whose attackers are not
-granted that does not start. Who is compromised and when they act is the federation's business; what the server then
-does with the updates is the defense's.
-"""
+"""What attacks share: projections, and what may be asked of a `Knowledge`."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal, TypeVar, get_args
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from sparsefed.errors import ConfigError
-from sparsefed.types import Batch, State
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.threat import Need
 
-# What attackers may be granted beyond the public facts of a round (the model, the schedule, the norm that the server
-# enforces) and the points they chose themselves:
-#   own data         what the compromised devices of the round hold
-#   defense          the server's rule with its parameters: they can try out what it would make of any updates
-#   honest updates   what the honest devices of this round send
-#   server state     momentum, memory: what the server remembers
-Need = Literal["own data", "defense", "honest updates", "server state"]
-NEEDS: tuple[Need, ...] = get_args(Need)
 T = TypeVar("T")
 Gradient = Callable[[Tensor], Tensor]  # theta -> [d]
-
-
-@dataclass(frozen=True)
-class Knowledge:
-    """What the attackers of a round know: public facts first, then what they were granted, None where they were not."""
-
-    round: int
-    theta: Tensor  # float32 [d], the model that every device of the round downloads
-    budget: float  # the l2 norm to which the server clips an update; inf if it does not
-    gradient: Callable[[Tensor, Tensor, Tensor], Tensor]  # (theta, x, y) -> gradient of the mean loss [d]
-    seed: int
-    attackers: int = 1  # compromised devices that take part in this round
-    scale: float = 1.0  # what an honest device multiplies its gradient by: 1, or in FedAvg mode its rates added up
-    cohort: int = 1  # devices that take part, the attackers with them
-    own: Batch | None = None  # "own data": device after device
-    honest: Tensor | None = None  # "honest updates": float32 [m, d]
-    serve: Callable[[Tensor], Tensor] | None = None  # "defense": all updates [n, d] -> what the server would subtract
-    server: State | None = None  # "server state"; without it, `serve` starts from a server that remembers nothing
-    # Where devices take several local steps: what each attacker would send after honest training on these examples,
-    # device after device [a, d]; None where that is `scale` times one gradient.
-    train: Callable[[Batch], Tensor] | None = None
-
-
-Craft = Callable[[Knowledge], Tensor]  # -> [d], which all attackers of the round send, or [attackers, d], one each
-
-
-@dataclass(frozen=True)
-class Attack:
-    """Crafts what the attackers of a round send: `theta_before - theta_after`, like any other update."""
-
-    craft: Craft
-    needs: frozenset[Need] = frozenset()
-
-    def __call__(self, knowledge: Knowledge) -> Tensor:
-        return self.craft(knowledge)
 
 
 def granted(value: T | None, need: Need) -> T:

@@ -15,9 +15,10 @@ from typing import Annotated
 
 from torch import Tensor
 
-from sparsefed.attacks.base import Attack, Knowledge, project
+from sparsefed.attacks.base import project
 from sparsefed.attacks.goals import Goal
-from sparsefed.errors import ConfigError
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.threat import Attack, Knowledge
 
 
 def boosted(

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from sparsefed.attacks.goals import Goal, Scene
-from sparsefed.data.tokens import SPECIAL, characters, words
-from sparsefed.errors import ConfigError
-from sparsefed.rng import rng
-from sparsefed.types import IGNORED
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.rng import rng
+from sparsefed.core.types import IGNORED
+from sparsefed.data.formats.tokens import SPECIAL, characters, words
 
 
 def continuation(

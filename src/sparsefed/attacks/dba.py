@@ -20,10 +20,11 @@ import torch
 from torch import Tensor
 
 from sparsefed.attacks.backdoor_goals import parts
-from sparsefed.attacks.base import Attack, Knowledge, granted, project
+from sparsefed.attacks.base import granted, project
 from sparsefed.attacks.goals import Goal
 from sparsefed.attacks.own_data import Examples, Poisoned, check_share, mixture
-from sparsefed.errors import ConfigError
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.threat import Attack, Knowledge
 
 
 def dba(

@@ -22,10 +22,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsefed.attacks.base import Attack, Knowledge, granted, project, rescale
+from sparsefed.attacks.base import granted, project, rescale
 from sparsefed.attacks.goals import Goal
-from sparsefed.errors import ConfigError
-from sparsefed.rng import rng
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.rng import rng
+from sparsefed.core.threat import Attack, Knowledge
 
 
 def drift(

@@ -34,13 +34,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsefed.attacks.base import Attack, Knowledge, Need, granted, project, projected, rescale
+from sparsefed.attacks.base import granted, project, projected, rescale
 from sparsefed.attacks.goals import Goal
 from sparsefed.attacks.own_data import own_updates
-from sparsefed.errors import ConfigError, unknown
-from sparsefed.rng import rng
-from sparsefed.vectors.distances import rehearse, squared_distances
-from sparsefed.vectors.warm import warm_up
+from sparsefed.core.errors import ConfigError, unknown
+from sparsefed.core.rng import rng
+from sparsefed.core.threat import Attack, Knowledge, Need
+from sparsefed.kernels.compilation import warm_up
+from sparsefed.kernels.distances import rehearse, squared_distances
 
 Scope = Literal["full", "partial"]
 Seen = Annotated[Scope, "'full': the honest updates of the round; 'partial': the attackers' own data"]

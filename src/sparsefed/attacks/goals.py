@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsefed.errors import ConfigError
-from sparsefed.rng import rng
-from sparsefed.types import IGNORED
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.rng import rng
+from sparsefed.core.types import IGNORED
 
 Stamp = Callable[[Tensor], Tensor]  # raw examples in, the same with the trigger out
 

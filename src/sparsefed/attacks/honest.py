@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sparsefed.attacks.base import Knowledge, granted
-from sparsefed.vectors.distances import COLUMNS
-from sparsefed.vectors.rows import row_norms
+from sparsefed.attacks.base import granted
+from sparsefed.core.threat import Knowledge
+from sparsefed.kernels.distances import COLUMNS
+from sparsefed.kernels.rows import row_norms
 
 
 def received(knowledge: Knowledge) -> Tensor:

@@ -21,11 +21,12 @@ from typing import Annotated
 
 from torch import Tensor
 
-from sparsefed.attacks.base import Attack, Knowledge, project
+from sparsefed.attacks.base import project
 from sparsefed.attacks.goals import Goal
 from sparsefed.attacks.honest import received
-from sparsefed.attacks.search import Most, Tries, check_search, strongest
-from sparsefed.errors import ConfigError
+from sparsefed.attacks.line_search import Most, Tries, check_search, strongest
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.threat import Attack, Knowledge
 
 
 def ipm(

@@ -19,11 +19,12 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from sparsefed.attacks.base import Attack, Knowledge, granted, projected
+from sparsefed.attacks.base import granted, projected
 from sparsefed.attacks.goals import Goal
 from sparsefed.attacks.own_data import Boost, check_boost, own_updates
-from sparsefed.errors import ConfigError
-from sparsefed.types import IGNORED
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.threat import Attack, Knowledge
+from sparsefed.core.types import IGNORED
 
 
 def label_flip(

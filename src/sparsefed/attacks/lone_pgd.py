@@ -19,11 +19,11 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from sparsefed.attacks.base import Attack, Knowledge
 from sparsefed.attacks.goals import Goal
 from sparsefed.attacks.pgd import pgd
-from sparsefed.errors import ConfigError
-from sparsefed.rng import integer_seed, rng
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.rng import integer_seed, rng
+from sparsefed.core.threat import Attack, Knowledge
 
 
 def lone_pgd(

@@ -19,9 +19,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sparsefed.attacks.base import Attack, Knowledge
 from sparsefed.attacks.goals import Goal
 from sparsefed.attacks.honest import centred_gram, received
+from sparsefed.core.threat import Attack, Knowledge
 
 
 def mimic(goal: Goal | None) -> Attack:  # noqa: ARG001

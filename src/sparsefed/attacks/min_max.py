@@ -23,10 +23,11 @@ from typing import Annotated, Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from sparsefed.attacks.base import Attack, Knowledge, project
+from sparsefed.attacks.base import project
 from sparsefed.attacks.goals import Goal
 from sparsefed.attacks.honest import centred_gram, received, standard_deviations
-from sparsefed.errors import ConfigError, unknown
+from sparsefed.core.errors import ConfigError, unknown
+from sparsefed.core.threat import Attack, Knowledge
 
 Direction = Literal["unit", "std", "sign"]
 Away = Annotated[Direction, "away from the mean: straight back, along the standard deviations, or along its signs"]

@@ -17,11 +17,12 @@ from typing import Annotated
 
 from torch import Tensor
 
-from sparsefed.attacks.base import Attack, Knowledge, descend, rescale
+from sparsefed.attacks.base import descend, rescale
 from sparsefed.attacks.goals import Goal
 from sparsefed.attacks.own_data import GoalBatch, Poisoned, check_share, mixture, owned, wrong
-from sparsefed.errors import ConfigError
-from sparsefed.vectors.topk import topk_mask
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.threat import Attack, Knowledge
+from sparsefed.kernels.topk import topk_mask
 
 
 def neurotoxin(

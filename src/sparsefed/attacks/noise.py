@@ -19,11 +19,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsefed.attacks.base import Attack, Knowledge, granted, projected
+from sparsefed.attacks.base import granted, projected
 from sparsefed.attacks.goals import Goal
 from sparsefed.attacks.own_data import Boost, check_boost, own_updates
-from sparsefed.errors import ConfigError
-from sparsefed.rng import rng
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.rng import rng
+from sparsefed.core.threat import Attack, Knowledge
 
 
 def sign_flip(goal: Goal | None, *, boost: Boost = 20.0) -> Attack:  # noqa: ARG001

@@ -8,10 +8,11 @@ from typing import Annotated, NamedTuple
 import torch
 from torch import Tensor
 
-from sparsefed.attacks.base import Gradient, Knowledge, granted
+from sparsefed.attacks.base import Gradient, granted
 from sparsefed.attacks.goals import Goal
-from sparsefed.errors import ConfigError
-from sparsefed.rng import rng
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.rng import rng
+from sparsefed.core.threat import Knowledge
 
 Boost = Annotated[float, "factor on the update that each attacker sends"]
 Poisoned = Annotated[float, "p, the share of the attackers' examples that are wrong"]

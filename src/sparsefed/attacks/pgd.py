@@ -16,10 +16,11 @@ from typing import Annotated
 
 from torch import Tensor
 
-from sparsefed.attacks.base import Attack, Knowledge, project, rescale
+from sparsefed.attacks.base import project, rescale
 from sparsefed.attacks.goals import Goal
-from sparsefed.errors import ConfigError
-from sparsefed.rng import rng
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.rng import rng
+from sparsefed.core.threat import Attack, Knowledge
 
 
 def pgd(

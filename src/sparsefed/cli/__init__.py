@@ -15,12 +15,12 @@ from rich.logging import RichHandler
 from rich.markup import escape
 
 from sparsefed.cli.app import app, console, errors
-from sparsefed.errors import SparseFedError
-from sparsefed.memory import keep_freed_memory
+from sparsefed.core.errors import SparseFedError
+from sparsefed.core.malloc import keep_freed_memory
 
 # The order in which commands are listed:
 # isort: off
-from sparsefed.cli import audit, runs, search, certify, reproduce, lists  # noqa: F401
+from sparsefed.cli import audit, runs, tune as search, certify, reproduce, listing as lists  # noqa: F401
 # isort: on
 
 __all__ = ["app", "main"]
@@ -45,7 +45,7 @@ def main() -> None:
 
 def _say_what_is_compiled() -> None:
     """A wait that happens once is news, not a warning."""
-    logger = logging.getLogger("sparsefed.vectors.warm")
+    logger = logging.getLogger("sparsefed.kernels.compilation")
     logger.addHandler(RichHandler(console=console, show_path=False, show_level=False, show_time=False))
     logger.propagate = False
 

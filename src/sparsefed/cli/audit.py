@@ -11,7 +11,7 @@ from rich.markup import escape
 from sparsefed.cli.app import ConfigFile, Overrides, app, console, saved_if_interrupted, say, wrote
 
 if TYPE_CHECKING:
-    from sparsefed.audit import Asked
+    from sparsefed.commands.audit import Asked
 
 DemoOverrides = Annotated[
     list[str] | None,
@@ -30,7 +30,7 @@ def demo(
     Interrupted or killed, the same command goes on where it was; finished, it shows what came out again. With other
     settings, other runs are added beside those that are there.
     """
-    from sparsefed import audit as audits
+    from sparsefed.commands import audit as audits
 
     asked = audits.demo(set_ or [])
     if fresh:
@@ -68,7 +68,7 @@ def audit(
     Interrupted or killed, the same command goes on; what is finished is never run again. A run that fails does not stop
     the others; then the exit code is 2, and the same command tries it again.
     """
-    from sparsefed import audit as audits
+    from sparsefed.commands import audit as audits
 
     chosen = audits.read(config, set_ or [])
     asked = audits.ask(
@@ -84,9 +84,9 @@ def audit(
 
 
 def _audited(asked: Asked, out: Path, jobs: int | None) -> None:
-    from sparsefed import audit as audits
-    from sparsefed.experiments import runner
-    from sparsefed.experiments.view import ReproduceView
+    from sparsefed.commands import audit as audits
+    from sparsefed.commands.reproduce import runner
+    from sparsefed.commands.reproduce.view import ReproduceView
 
     with saved_if_interrupted("Interrupted, saved. Go on with the same command."), ReproduceView(console) as shown:
         outcome = audits.audit(asked, out, runner.default_jobs() if jobs is None else jobs, shown.show)

@@ -37,7 +37,7 @@ def certify(
     certified accuracy is told too where there is a trained model (a run, or --train); for other models give c, or it is
     only estimated and the result is not a certificate.
     """
-    from sparsefed import certificate
+    from sparsefed.commands import certify as certificate
 
     if convergence:
         _converge(source, set_ or [], out)
@@ -58,7 +58,7 @@ def certify(
 
 
 def _converge(source: Path, overrides: list[str], out: Path | None) -> None:
-    from sparsefed.certificate import following
+    from sparsefed.commands.certify import convergence_run as following
 
     found = following.follow(source, overrides, console)
     for sentence in following.sentences(found):

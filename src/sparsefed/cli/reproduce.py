@@ -35,8 +35,9 @@ def reproduce(
     OUT/NAME.SCALE.jsonl, with a page and pictures beside them. A cell that fails does not stop the others; then the
     exit code is 2, and the same command tries it again.
     """
-    from sparsefed.experiments import reading, runner, view
-    from sparsefed.experiments.plan import plan
+    from sparsefed.commands.reproduce import load as reading
+    from sparsefed.commands.reproduce import runner, view
+    from sparsefed.commands.reproduce.plan import plan
 
     if list_only or not (name or all_):
         console.print(view.list_table())

@@ -13,9 +13,9 @@ from rich.markup import escape
 from sparsefed.cli.app import INTERRUPTED, console, ended_politely, say, wrote
 
 if TYPE_CHECKING:
+    from sparsefed.cli.progress import RunView
     from sparsefed.config import Config, Experiment
-    from sparsefed.progress import RunView
-    from sparsefed.types import RunRecord
+    from sparsefed.core.types import RunRecord
 
 
 class Plan(NamedTuple):
@@ -34,7 +34,7 @@ class Plan(NamedTuple):
 def train_all(plans: list[Plan], shown: Console = console) -> None:
     """Run one after the other under one progress view, after all have been built: what cannot work fails at once."""
     from sparsefed import config as configs
-    from sparsefed.progress import RunView
+    from sparsefed.cli.progress import RunView
 
     if not plans:
         say("Everything is there already.")
@@ -66,7 +66,7 @@ def trained_once(config: Config, shown: Console) -> Path:
 
 def show_results(folders: list[Path]) -> None:
     from sparsefed import runs
-    from sparsefed.progress import comparison_table, results_table
+    from sparsefed.cli.progress import comparison_table, results_table
 
     records = [runs.load_run(folder) for folder in folders]
     console.print(results_table(records))
@@ -78,8 +78,7 @@ def show_results(folders: list[Path]) -> None:
 
 
 def write_report(folders: list[Path], out: Path, format: str) -> None:
-    from sparsefed import report as reports
-    from sparsefed import runs
+    from sparsefed import reports, runs
 
     records: list[RunRecord] = [runs.load_run(folder) for folder in folders]
     for path in reports.save(records, out, format):

@@ -8,10 +8,10 @@ start from (`bases.py`).
 
 from __future__ import annotations
 
-from sparsefed.config.building import Experiment, build, build_all, deal
-from sparsefed.config.names import attacker, dataset, resolve
-from sparsefed.config.reading import dump, parse, read, twins, value_of
-from sparsefed.config.tables import Config, DataTable, Named
+from sparsefed.config.build import Experiment, build, build_all, deal
+from sparsefed.config.load import dump, parse, read, twins, value_of
+from sparsefed.config.lookup import attacker, dataset, resolve
+from sparsefed.config.schema import Config, DataTable, Named
 
 __all__ = [
     "Config",

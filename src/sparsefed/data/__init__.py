@@ -8,24 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sparsefed.data import (
-    cifar10,
-    cifar100,
-    digits,
-    femnist,
-    fetching,
-    fmnist,
-    inventory,
-    mnist,
-    mnist_by_writer,
-    reddit,
-    shakespeare,
-)
+from sparsefed.core.errors import DataError, unknown
 from sparsefed.data.record import DataSet, Say, Status
-from sparsefed.errors import DataError, unknown
+from sparsefed.data.sets import cifar10, cifar100, digits, femnist, fmnist, mnist, mnist_by_writer, reddit, shakespeare
+from sparsefed.data.sources import fetch as fetching
+from sparsefed.data.sources import inventory
 
 if TYPE_CHECKING:
-    from sparsefed.types import Arrays
+    from sparsefed.core.types import Arrays
 
 __all__ = ["DATASETS", "DataSet", "Status", "canonical", "check", "fetch", "listing", "load", "named", "status"]
 

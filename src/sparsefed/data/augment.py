@@ -15,7 +15,7 @@ One more is a function and a line in AUGMENTATIONS, or none: a config takes `"my
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -23,20 +23,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from sparsefed.errors import ConfigError
-from sparsefed.rng import Words, mixed, rng
-from sparsefed.types import IntArray
-from sparsefed.vectors.warm import warm_up
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.federation import KEY_STEP, Augmentation, example_keys, none
+from sparsefed.core.rng import Words, mixed
+from sparsefed.core.types import IntArray
+from sparsefed.kernels.compilation import warm_up
 
-Augmentation = Callable[[Tensor, Words], Tensor]  # uint8 [M, H, W, C], keys [M] -> uint8 [M, H, W, C]
-
-_STEP = np.uint64(0x9E3779B97F4A7C15)  # of SplitMix64: a key and its multiples are the stream of that generator
 _TOP, _LEFT, _MIRROR, _ANGLE = range(4)  # what is drawn from a key, in this order
-
-
-def none(x: Tensor, keys: Words) -> Tensor:  # noqa: ARG001
-    """Images as they are; what the paper does with Fashion-MNIST."""
-    return x
 
 
 def cifar(x: Tensor, keys: Words) -> Tensor:
@@ -55,6 +48,8 @@ def femnist(x: Tensor, keys: Words) -> Tensor:
     """
     return moved(x, keys, crop=2, degrees=5.0)
 
+
+__all__ = ["AUGMENTATIONS", "Augmentation", "cifar", "example_keys", "femnist", "moved", "none"]
 
 AUGMENTATIONS: Mapping[str, Augmentation] = {"none": none, "cifar": cifar, "femnist": femnist}
 
@@ -103,16 +98,8 @@ def reflected(places: IntArray, side: int) -> IntArray:
     return np.minimum(folded, 2 * side - 2 - folded)
 
 
-def example_keys(seed: int, round: int, ids: IntArray, sizes: IntArray) -> Words:
-    """A key for each example of these devices in this round, device after device [sum of sizes]."""
-    first = rng(seed, "augmentation", round).integers(2**64, size=1, dtype=np.uint64)
-    devices = mixed(first + _STEP * ids.astype(np.uint64))
-    place = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # of an example within its device
-    return mixed(np.repeat(devices, sizes) + _STEP * place.astype(np.uint64))
-
-
 def _words(keys: Words, part: int) -> Words:
-    return mixed(keys + _STEP * np.full(1, part + 1, np.uint64))
+    return mixed(keys + KEY_STEP * np.full(1, part + 1, np.uint64))
 
 
 def _whole(keys: Words, part: int, below: int) -> IntArray:

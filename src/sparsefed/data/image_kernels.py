@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from sparsefed.types import IntArray, UInt8Array
-from sparsefed.vectors.kernels import compiled
+from sparsefed.core.types import IntArray, UInt8Array
+from sparsefed.kernels.vector_kernels import compiled
 
 PIXEL = 16  # binary digits of a place: 2^16 is one pixel
 WEIGHT = 8  # binary digits of the weights of neighbours: all products fit 32 bits

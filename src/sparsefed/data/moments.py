@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from sparsefed.types import UInt8Array
+    from sparsefed.core.types import UInt8Array
 
 BLOCK = 4096  # images counted at a time: np.bincount makes 8 bytes of each
 

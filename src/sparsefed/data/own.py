@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sparsefed.core.errors import DataError, unknown
+from sparsefed.core.rng import rng
 from sparsefed.data.moments import moments
 from sparsefed.data.record import DataSet
-from sparsefed.errors import DataError, unknown
-from sparsefed.rng import rng
 
 if TYPE_CHECKING:
-    from sparsefed.types import Arrays, IntArray, UInt8Array
+    from sparsefed.core.types import Arrays, IntArray, UInt8Array
 
 Size = tuple[int, int]  # height, width
 IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
@@ -126,7 +126,7 @@ def arrays(
     name: str, train: Examples, test: Examples | None, classes: Sequence[str] | None, test_share: float
 ) -> Arrays:
     """Everything checked, and turned into what the engines take."""
-    from sparsefed.types import Arrays
+    from sparsefed.core.types import Arrays
 
     x, labels = _images(name, train.x), np.asarray(train.y)
     _same_length(name, "labels", labels, len(x))

@@ -1,7 +1,7 @@
 """The nouns of the data layer: what a data set is made of, where it comes from, how it fares on this machine.
 
-Knows nothing of folders, networks or image formats. It does not import `sparsefed.types` when run, so that listing the
-data sets does not cost the import of torch.
+Knows nothing of folders, networks or image formats. It does not import `sparsefed.core.types` when run, so that
+listing the data sets does not cost the import of torch.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal, Protocol
 
-from sparsefed.errors import DataError
+from sparsefed.core.errors import DataError
 
 if TYPE_CHECKING:
-    from sparsefed.types import Arrays, UInt8Array
+    from sparsefed.core.types import Arrays, UInt8Array
 
 Say = Callable[[str], None]  # takes one line for the person who waits
 State = Literal["built in", "found", "missing", "damaged"]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from sparsefed.defenses.aggregate import aggregate
-from sparsefed.defenses.base import Combine, Flow, PerUpdate, Transform, chain, identity, pipeline
-from sparsefed.defenses.frame import Frame, Words
 from sparsefed.defenses.modes import MODES, PRESETS, Preset
-from sparsefed.defenses.named import DEFENSES, Rule, assemble, build
-from sparsefed.defenses.pre import PRE
+from sparsefed.defenses.options import CommonOptions, RuleParts
+from sparsefed.defenses.pipeline import Combine, Flow, PerUpdate, Transform, chain, identity, pipeline
+from sparsefed.defenses.pre_aggregation import PRE
+from sparsefed.defenses.registry import DEFENSES, Rule, assemble, build
 
 __all__ = [
     "DEFENSES",
@@ -15,13 +15,13 @@ __all__ = [
     "PRE",
     "PRESETS",
     "Combine",
+    "CommonOptions",
     "Flow",
-    "Frame",
     "PerUpdate",
     "Preset",
     "Rule",
+    "RuleParts",
     "Transform",
-    "Words",
     "aggregate",
     "assemble",
     "build",

@@ -10,10 +10,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from sparsefed.defenses.named import build
-from sparsefed.errors import ConfigError
-from sparsefed.types import Context
-from sparsefed.vectors.blocks import as_blocks
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.types import Context
+from sparsefed.defenses.registry import build
+from sparsefed.kernels.blocks import as_blocks
 
 BLOCK_BYTES = 1 << 26  # a block's float32 rows: enough to be fast, little beside the array itself
 

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import torch
 
-from sparsefed.defenses.base import clip_factors
+from sparsefed.core.types import Context
 from sparsefed.defenses.combine import Pre, Stack, require_enough, require_f
-from sparsefed.defenses.parameters import Attackers
-from sparsefed.types import Context
-from sparsefed.vectors.rows import row_norms
+from sparsefed.defenses.parameter_types import Attackers
+from sparsefed.defenses.pipeline import clip_factors
+from sparsefed.kernels.rows import row_norms
 
 
 def arc(f: Attackers) -> Pre:

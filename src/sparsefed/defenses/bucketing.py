@@ -19,10 +19,10 @@ from typing import Annotated
 import numpy as np
 from torch import Tensor
 
-from sparsefed.defenses.base import require
+from sparsefed.core.rng import mixed, rng
+from sparsefed.core.types import Context, IntArray
 from sparsefed.defenses.combine import Pre, Stack
-from sparsefed.rng import mixed, rng
-from sparsefed.types import Context, IntArray
+from sparsefed.defenses.pipeline import require
 
 
 def bucketing(size: Annotated[int, "s, how many updates are averaged into one"] = 2) -> Pre:

@@ -24,14 +24,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsefed.defenses.base import Combine, no_state
+from sparsefed.core.errors import ConfigError, unknown
+from sparsefed.core.types import State
 from sparsefed.defenses.combine import robust
 from sparsefed.defenses.krum import keep_company, lowest
-from sparsefed.defenses.parameters import Attackers
-from sparsefed.errors import ConfigError, unknown
-from sparsefed.types import State
-from sparsefed.vectors import columns, distances
-from sparsefed.vectors.warm import warm_up
+from sparsefed.defenses.parameter_types import Attackers
+from sparsefed.defenses.pipeline import Combine, no_state
+from sparsefed.kernels import columns, distances
+from sparsefed.kernels.compilation import warm_up
 
 Variant = Literal["trimmed_mean", "around_median"]
 Middle = Callable[[Tensor, int], Tensor]  # [theta, w], f -> [w]
@@ -67,7 +67,7 @@ def select(rows: Tensor, f: int) -> list[int]:
     n = len(rows)
     if f == 0:
         return list(range(n))  # all are picked, in whatever order
-    from sparsefed.vectors.distance_kernels import strike
+    from sparsefed.kernels.distance_kernels import strike
 
     company = keep_company(rows, distances.squared_distances(rows))
     order, ordered, alive = company.order.copy(), company.ordered.copy(), np.ones(n, np.bool_)

@@ -19,11 +19,11 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from sparsefed.defenses.base import Combine, Flow, clip_factors, require
+from sparsefed.core.types import Block, Context, State
 from sparsefed.defenses.combine import stack
-from sparsefed.types import Block, Context, State
-from sparsefed.vectors.rows import row_norms
-from sparsefed.vectors.warm import warm_up
+from sparsefed.defenses.pipeline import Combine, Flow, clip_factors, require
+from sparsefed.kernels.compilation import warm_up
+from sparsefed.kernels.rows import row_norms
 
 
 def centered_clipping(
@@ -38,13 +38,13 @@ def centered_clipping(
     require(iterations >= 1, f"iterations is {iterations}, but the centre must move: choose iterations >= 1")
 
     def init(d: int) -> State:
-        from sparsefed.vectors.centre_kernels import rehearse
+        from sparsefed.kernels.centre_kernels import rehearse
 
         warm_up(rehearse)
         return {"centre": torch.zeros(d)}
 
     def step(state: State, blocks: Iterable[Block], context: Context) -> Flow:
-        from sparsefed.vectors.centre_kernels import centre_of, recentre
+        from sparsefed.kernels.centre_kernels import centre_of, recentre
 
         rows = stack(blocks, context).rows
         n = len(rows)
@@ -63,7 +63,7 @@ def centered_clipping(
 
 def _distances(rows: Tensor, centre: Tensor) -> Tensor:
     """||x_i - v_0||; in the first round v_0 is zero, and norms are read faster."""
-    from sparsefed.vectors.centre_kernels import recentre
+    from sparsefed.kernels.centre_kernels import recentre
 
     if not centre.any():
         return row_norms(rows)

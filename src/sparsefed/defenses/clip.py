@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from sparsefed.defenses.base import PerUpdate, require, require_clip_norm, scaled_budget
-from sparsefed.types import Context, State
+from sparsefed.core.types import Context, State
+from sparsefed.defenses.pipeline import PerUpdate, require, require_clip_norm, scaled_budget
 
 
 def no_clip() -> PerUpdate:

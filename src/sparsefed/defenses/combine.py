@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsefed.defenses.base import Combine, Flow, no_state, no_updates
-from sparsefed.errors import ConfigError
-from sparsefed.types import Block, Context, IntArray, State
-from sparsefed.vectors.blocks import RowsBlock, ScaledBlock
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.types import Block, Context, IntArray, State
+from sparsefed.defenses.pipeline import Combine, Flow, no_state, no_updates
+from sparsefed.kernels.blocks import RowsBlock, ScaledBlock
 
 
 class Stack(NamedTuple):

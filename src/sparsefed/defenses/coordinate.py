@@ -10,12 +10,12 @@ Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates (Yin et
 
 from __future__ import annotations
 
-from sparsefed.defenses.base import Combine
+from sparsefed.core.types import State
 from sparsefed.defenses.combine import robust, stacked
-from sparsefed.defenses.parameters import Attackers
-from sparsefed.types import State
-from sparsefed.vectors import columns
-from sparsefed.vectors.warm import warm_up
+from sparsefed.defenses.parameter_types import Attackers
+from sparsefed.defenses.pipeline import Combine
+from sparsefed.kernels import columns
+from sparsefed.kernels.compilation import warm_up
 
 
 def trimmed_mean(f: Attackers) -> Combine:

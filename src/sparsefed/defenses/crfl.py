@@ -23,18 +23,18 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from sparsefed.defenses.base import Flow, Transform, no_state, require
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.types import Context, State
 from sparsefed.defenses.combine import mean
 from sparsefed.defenses.dp_noise import normal, require_sigma
-from sparsefed.defenses.frame import Words
-from sparsefed.defenses.parameters import Sigma
-from sparsefed.errors import ConfigError
-from sparsefed.types import Context, State
+from sparsefed.defenses.options import RuleParts
+from sparsefed.defenses.parameter_types import Sigma
+from sparsefed.defenses.pipeline import Flow, Transform, no_state, require
 
 
-def crfl(model_norm: Annotated[float, "l2 norm to which the server clips the model"], sigma: Sigma) -> Words:
+def crfl(model_norm: Annotated[float, "l2 norm to which the server clips the model"], sigma: Sigma) -> RuleParts:
     """Mean, then the new model is clipped to an l2 norm and gets Gaussian noise."""
-    return Words(mean(), last=clip_and_perturb(model_norm, sigma))
+    return RuleParts(mean(), last=clip_and_perturb(model_norm, sigma))
 
 
 def clip_and_perturb(model_norm: float, sigma: float) -> Transform:

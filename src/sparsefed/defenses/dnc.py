@@ -29,12 +29,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsefed.defenses.base import Combine, Flow, no_state, require
+from sparsefed.core.rng import rng
+from sparsefed.core.types import Block, Context, IntArray, State
 from sparsefed.defenses.combine import require_enough, require_f, stack
-from sparsefed.defenses.parameters import Attackers
-from sparsefed.rng import rng
-from sparsefed.types import Block, Context, IntArray, State
-from sparsefed.vectors.rows import weighted_sum
+from sparsefed.defenses.parameter_types import Attackers
+from sparsefed.defenses.pipeline import Combine, Flow, no_state, require
+from sparsefed.kernels.rows import weighted_sum
 
 EQUAL = 1e-9  # of the largest score
 

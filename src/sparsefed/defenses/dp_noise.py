@@ -4,7 +4,7 @@
     delta  =  lr R  +  sigma z                                          placement "update"
 
 "mean" puts the noise on the mean of the clipped updates, before momentum, top-k and learning rate. All that follows is
-post-processing, so the models have the guarantee of `sparsefed.privacy`. "update" puts it on the vector that is
+post-processing, so the models have the guarantee of `sparsefed.theory.privacy`. "update" puts it on the vector that is
 subtracted from the model, after everything else: what SparseFed's authors ran. With momentum or top-k under it there
 is no guarantee, for the noise never touches what those two remember.
 
@@ -25,15 +25,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsefed.defenses.base import Combine, Flow, Transform, identity, no_state, require
+from sparsefed.core.errors import ConfigError, unknown
+from sparsefed.core.rng import rng
+from sparsefed.core.types import Block, Context, State
 from sparsefed.defenses.combine import mean
-from sparsefed.defenses.frame import Frame, Words
-from sparsefed.defenses.parameters import Sigma
+from sparsefed.defenses.options import CommonOptions, RuleParts
+from sparsefed.defenses.parameter_types import Sigma
+from sparsefed.defenses.pipeline import Combine, Flow, Transform, identity, no_state, require
+from sparsefed.defenses.server import momentum
 from sparsefed.defenses.topk_memory import topk_memory
-from sparsefed.defenses.transforms import momentum
-from sparsefed.errors import ConfigError, unknown
-from sparsefed.rng import rng
-from sparsefed.types import Block, Context, State
 
 NoisePlacement = Literal["mean", "update"]
 
@@ -45,20 +45,20 @@ def dp_noise(
     sigma: Sigma,
     placement: Annotated[NoisePlacement, "noise on the mean of the updates, or on the vector that is applied"] = "mean",
     k: Annotated[int | None, "top-k with memory as in sparsefed, beside the noise; None: dense"] = None,
-) -> Words:
+) -> RuleParts:
     """Clip, mean, and Gaussian noise on every coordinate."""
     if placement not in get_args(NoisePlacement):
         raise ConfigError(unknown("placement", placement, get_args(NoisePlacement)))
     noise = gaussian_noise(sigma, "dp-noise")
 
-    def server(frame: Frame) -> Transform:
+    def server(frame: CommonOptions) -> Transform:
         if k is None:
             return momentum(frame.rho)
         return topk_memory(k, frame.rho, frame.reading.feedback, frame.reading.masking)
 
     if placement == "mean":
-        return Words(_then(mean(), noise), server)
-    return Words(mean(), server, last=noise)
+        return RuleParts(_then(mean(), noise), server)
+    return RuleParts(mean(), server, last=noise)
 
 
 def gaussian_noise(sigma: float, purpose: str) -> Transform:

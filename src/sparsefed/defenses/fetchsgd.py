@@ -22,14 +22,15 @@ from typing import Annotated, get_args
 import torch
 from torch import Tensor
 
-from sparsefed.defenses.base import Flow, Transform, require, require_rho
+from sparsefed.core.errors import ConfigError, unknown
+from sparsefed.core.types import Context, State
 from sparsefed.defenses.combine import mean
-from sparsefed.defenses.frame import Words
-from sparsefed.defenses.parameters import TopK
+from sparsefed.defenses.options import RuleParts
+from sparsefed.defenses.parameter_types import TopK
+from sparsefed.defenses.pipeline import Flow, Transform, require, require_rho
 from sparsefed.defenses.topk_memory import Masking
-from sparsefed.errors import ConfigError, unknown
-from sparsefed.types import Context, State
-from sparsefed.vectors.sketch import (
+from sparsefed.kernels.compilation import warm_up
+from sparsefed.kernels.sketch import (
     Hashes,
     Sparse,
     check_size,
@@ -40,8 +41,7 @@ from sparsefed.vectors.sketch import (
     sketch_sparse,
     touched,
 )
-from sparsefed.vectors.topk import check_k
-from sparsefed.vectors.warm import warm_up
+from sparsefed.kernels.topk import check_k
 
 
 def fetchsgd(
@@ -51,13 +51,15 @@ def fetchsgd(
     masking: Annotated[
         Masking | None, "how the sketches forget what was applied; by default as the preset says"
     ] = None,
-) -> Words:
+) -> RuleParts:
     """Clip, mean, and the k heaviest coordinates of a sketched error memory reach the model."""
     require(k >= 1, f"k is {k}, but FetchSGD must update at least one coordinate a round: choose k >= 1")
     check_size(rows, columns)
     if masking not in (None, *get_args(Masking)):
         raise ConfigError(unknown("masking", str(masking), get_args(Masking)))
-    return Words(mean(), lambda frame: sketched_memory(k, rows, columns, frame.rho, masking or frame.reading.masking))
+    return RuleParts(
+        mean(), lambda frame: sketched_memory(k, rows, columns, frame.rho, masking or frame.reading.masking)
+    )
 
 
 def sketched_memory(k: int, rows: int, columns: int, rho: float, masking: Masking) -> Transform:

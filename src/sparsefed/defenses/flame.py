@@ -30,12 +30,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from sparsefed.defenses.base import Combine, Flow, clip_factors, no_state, require
+from sparsefed.core.errors import ConfigError, unknown
+from sparsefed.core.types import Block, Context, State
 from sparsefed.defenses.combine import stack
 from sparsefed.defenses.dp_noise import normal
-from sparsefed.errors import ConfigError, unknown
-from sparsefed.types import Block, Context, State
-from sparsefed.vectors.rows import row_norms, weighted_sum
+from sparsefed.defenses.pipeline import Combine, Flow, clip_factors, no_state, require
+from sparsefed.kernels.rows import row_norms, weighted_sum
 
 Compare = Literal["models", "updates"]
 Doubles = npt.NDArray[np.float64]

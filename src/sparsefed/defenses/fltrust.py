@@ -21,10 +21,10 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from sparsefed.defenses.base import Combine, Flow, no_state, no_updates, require
-from sparsefed.errors import ConfigError
-from sparsefed.types import Block, Context, State
-from sparsefed.vectors.rows import row_moments, row_norms, weighted_sum
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.types import Block, Context, State
+from sparsefed.defenses.pipeline import Combine, Flow, no_state, no_updates, require
+from sparsefed.kernels.rows import row_moments, row_norms, weighted_sum
 
 SHORTEST = 1e-30  # times the root's norm: a shorter update cannot be stretched to it within float32
 

@@ -33,13 +33,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsefed.defenses.base import Combine, Flow, require
+from sparsefed.core.types import Block, Context, IntArray, State
 from sparsefed.defenses.combine import stack
 from sparsefed.defenses.history import Remember, most_devices, require_remember
-from sparsefed.types import Block, Context, IntArray, State
-from sparsefed.vectors.distances import gram, rehearse
-from sparsefed.vectors.rows import weighted_sum
-from sparsefed.vectors.warm import warm_up
+from sparsefed.defenses.pipeline import Combine, Flow, require
+from sparsefed.kernels.compilation import warm_up
+from sparsefed.kernels.distances import gram, rehearse
+from sparsefed.kernels.rows import weighted_sum
 
 ALIKE = 1e-9  # a distance 1 - cos below this is rounding
 SURE = 0.99  # the largest alpha that enters the logit

@@ -30,12 +30,12 @@ from typing import Annotated, Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from sparsefed.defenses.base import Combine, Flow, require
+from sparsefed.core.errors import ConfigError, unknown
+from sparsefed.core.types import Block, Context, State
 from sparsefed.defenses.combine import stack
-from sparsefed.errors import ConfigError, unknown
-from sparsefed.types import Block, Context, State
-from sparsefed.vectors.rows import row_norms
-from sparsefed.vectors.warm import warm_up
+from sparsefed.defenses.pipeline import Combine, Flow, require
+from sparsefed.kernels.compilation import warm_up
+from sparsefed.kernels.rows import row_norms
 
 Start = Literal["mean", "zero"]
 
@@ -70,7 +70,7 @@ def geometric_median(
         raise ConfigError(unknown("start", start, get_args(Start)))
 
     def init(d: int) -> State:  # noqa: ARG001
-        from sparsefed.vectors.centre_kernels import rehearse
+        from sparsefed.kernels.centre_kernels import rehearse
 
         warm_up(rehearse)
         return {}
@@ -100,7 +100,7 @@ def _resolution(rows: Tensor) -> float:
 
 def _median(rows: Tensor, weights: Tensor, nu: float, steps: int, tolerance: float) -> _Found:
     """From the centre that the weights make: some sweeps over the rows, some steps on inner products, and again."""
-    from sparsefed.vectors.centre_kernels import recentre
+    from sparsefed.kernels.centre_kernels import recentre
 
     centre = recentre(rows, weights)
     taken = 0

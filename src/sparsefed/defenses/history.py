@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from sparsefed.defenses.base import require
+from sparsefed.defenses.pipeline import require
 
 BYTES = 2 << 30  # of all vectors together, where nobody says how many
 

@@ -23,17 +23,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsefed.defenses.base import Combine, Flow, require
+from sparsefed.core.errors import ConfigError, unknown
+from sparsefed.core.types import Block, Context, State
 from sparsefed.defenses.combine import require_enough, require_f, stack
-from sparsefed.defenses.parameters import Attackers
-from sparsefed.errors import ConfigError, unknown
-from sparsefed.types import Block, Context, State
-from sparsefed.vectors.distances import COLUMNS, rehearse, squared_distances
-from sparsefed.vectors.rows import weighted_sum
-from sparsefed.vectors.warm import warm_up
+from sparsefed.defenses.parameter_types import Attackers
+from sparsefed.defenses.pipeline import Combine, Flow, require
+from sparsefed.kernels.compilation import warm_up
+from sparsefed.kernels.distances import COLUMNS, rehearse, squared_distances
+from sparsefed.kernels.rows import weighted_sum
 
 if TYPE_CHECKING:
-    from sparsefed.vectors.kernels import Doubles, Index
+    from sparsefed.kernels.vector_kernels import Doubles, Index
 
 Variant = Literal["blanchard", "paper-box"]
 

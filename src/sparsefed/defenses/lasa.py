@@ -28,13 +28,13 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from sparsefed.defenses.base import Combine, Flow, clip_factors, require
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.types import Block, Context, State
 from sparsefed.defenses.combine import stack
-from sparsefed.errors import ConfigError
-from sparsefed.types import Block, Context, State
-from sparsefed.vectors.rows import row_norms, weighted_sum
-from sparsefed.vectors.topk import rehearse, topk_mask
-from sparsefed.vectors.warm import warm_up
+from sparsefed.defenses.pipeline import Combine, Flow, clip_factors, require
+from sparsefed.kernels.compilation import warm_up
+from sparsefed.kernels.rows import row_norms, weighted_sum
+from sparsefed.kernels.topk import rehearse, topk_mask
 
 ROUNDING = 1e-9  # of the largest value: differences below are none
 

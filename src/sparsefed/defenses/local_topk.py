@@ -26,11 +26,11 @@ from typing import Annotated, NamedTuple
 import torch
 from torch import Tensor
 
-from sparsefed.defenses.base import Combine, Flow, clip_factors, no_updates, require
+from sparsefed.core.types import Block, Context, State
 from sparsefed.defenses.history import Remember, most_devices, require_remember
-from sparsefed.types import Block, Context, State
-from sparsefed.vectors.topk import check_k, rehearse, topk_indices
-from sparsefed.vectors.warm import warm_up
+from sparsefed.defenses.pipeline import Combine, Flow, clip_factors, no_updates, require
+from sparsefed.kernels.compilation import warm_up
+from sparsefed.kernels.topk import check_k, rehearse, topk_indices
 
 MEMORY = "error."  # + the sender's number
 SEEN = "seen"  # int64 [m]: the senders that are remembered, the least recently seen first

@@ -15,11 +15,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from sparsefed.core.types import Context
 from sparsefed.defenses.combine import Pre, Stack, require_enough, require_f
-from sparsefed.defenses.parameters import Attackers
-from sparsefed.types import Context
-from sparsefed.vectors.distances import rehearse, squared_distances
-from sparsefed.vectors.warm import warm_up
+from sparsefed.defenses.parameter_types import Attackers
+from sparsefed.kernels.compilation import warm_up
+from sparsefed.kernels.distances import rehearse, squared_distances
 
 
 def nnm(f: Attackers) -> Pre:

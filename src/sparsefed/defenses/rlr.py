@@ -21,12 +21,12 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from sparsefed.defenses.base import Combine, Flow, no_updates, require
-from sparsefed.errors import ConfigError
-from sparsefed.types import Block, Context, State
-from sparsefed.vectors.blocks import ScaledBlock
-from sparsefed.vectors.columns import rehearse, sign_votes
-from sparsefed.vectors.warm import warm_up
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.types import Block, Context, State
+from sparsefed.defenses.pipeline import Combine, Flow, no_updates, require
+from sparsefed.kernels.blocks import ScaledBlock
+from sparsefed.kernels.columns import rehearse, sign_votes
+from sparsefed.kernels.compilation import warm_up
 
 Threshold = Annotated[int, "votes by which a coordinate's sign must win, or else the server moves it the other way"]
 

@@ -39,13 +39,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsefed.defenses.base import Combine, Flow, clip_factors, no_state, require
+from sparsefed.core.rng import rng
+from sparsefed.core.types import Block, Context, State
 from sparsefed.defenses.combine import stack
-from sparsefed.rng import rng
-from sparsefed.types import Block, Context, State
-from sparsefed.vectors.distances import gram, rehearse
-from sparsefed.vectors.rows import row_norms, weighted_sum
-from sparsefed.vectors.warm import warm_up
+from sparsefed.defenses.pipeline import Combine, Flow, clip_factors, no_state, require
+from sparsefed.kernels.compilation import warm_up
+from sparsefed.kernels.distances import gram, rehearse
+from sparsefed.kernels.rows import row_norms, weighted_sum
 
 DECIMALS = 9  # of a statistic; what is left is rounding
 SAME = 1e-10  # distances that differ by less are equal: less than two statistics that differ

@@ -24,12 +24,12 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from sparsefed.defenses.base import Flow, Transform, require, require_rho
-from sparsefed.errors import ConfigError, unknown
-from sparsefed.types import Context, State
-from sparsefed.vectors.memory import accumulate_topk
-from sparsefed.vectors.topk import check_k, rehearse
-from sparsefed.vectors.warm import warm_up
+from sparsefed.core.errors import ConfigError, unknown
+from sparsefed.core.types import Context, State
+from sparsefed.defenses.pipeline import Flow, Transform, require, require_rho
+from sparsefed.kernels.compilation import warm_up
+from sparsefed.kernels.error_feedback import accumulate_topk
+from sparsefed.kernels.topk import check_k, rehearse
 
 Feedback = Literal["momentum", "update"]
 Masking = Literal["zero", "subtract"]

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from torch import nn
 
-from sparsefed.errors import ConfigError
+from sparsefed.core.errors import ConfigError
 
 
 def mlp(

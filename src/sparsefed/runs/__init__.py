@@ -24,8 +24,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from sparsefed import toml
-from sparsefed.errors import RunError
+from sparsefed.core import toml
+from sparsefed.core.errors import RunError
+from sparsefed.core.round import RoundReport, ServerState
+from sparsefed.core.types import RunRecord
 from sparsefed.runs.disk import (
     CHECKPOINT,
     CONFIG,
@@ -40,8 +42,6 @@ from sparsefed.runs.disk import (
     write_atomically,
 )
 from sparsefed.runs.provenance import commit, manifest, now, versions
-from sparsefed.simulate import RoundReport, ServerState
-from sparsefed.types import RunRecord
 
 __all__ = [
     "CHECKPOINT",

@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from sparsefed.arithmetic import has_bfloat16
+from sparsefed.core.dtypes import has_bfloat16
 
 _VERSIONED = ("sparsefed", "torch", "numpy", "numba", "safetensors")
 

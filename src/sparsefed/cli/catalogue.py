@@ -1,0 +1,224 @@
+"""Every name a config can use, read off the literal dicts and the config's own records, so that what is listed is what
+there is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import asdict
+from types import MappingProxyType
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from rich.markup import escape
+from rich.table import Table
+from torch import nn
+
+from sparsefed import data
+from sparsefed.attacks import ATTACKS, NEEDS, Attacker, Need
+from sparsefed.config import Config, parse
+from sparsefed.config import templates as bases
+from sparsefed.core.errors import ConfigError, unknown
+from sparsefed.core.federation import SAMPLING
+from sparsefed.core.schedule import SCHEDULES
+from sparsefed.core.signatures import parameters, readable
+from sparsefed.core.task import make_task
+from sparsefed.data.augment import AUGMENTATIONS
+from sparsefed.data.partitions.partition import PARTITIONS
+from sparsefed.defenses import DEFENSES, PRE, PRESETS, CommonOptions
+from sparsefed.engines import ENGINES
+from sparsefed.engines.fused import unknown_layers
+from sparsefed.models import MODELS, USUAL
+from sparsefed.models.outline import outline
+
+Entry = dict[str, Any]
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+# Where in a config each kind is named.
+KEYS = {
+    "defenses": "defense.name",
+    "beside every defense": "defense",
+    "pre-aggregations": "defense.pre",
+    "attacks": "attack.name",
+    "models": "model.name",
+    "data sets": "data.name",
+    "partitions": "data.partition",
+    "augmentations": "data.augment",
+    "sampling": "train.sampling",
+    "schedules": "train.schedule",
+    "engines": "train.engine",
+    "presets": "train.preset",
+    "bases": "base",
+}
+ALSO = {"presets": ("bases",)}  # other kinds that a person may mean by the same word
+
+
+COLUMNS = ("name", "type", "default", "summary", "needs", "size", "engine", "parameters")
+RULES = (
+    "needs: what a rule must see beyond norms and sums. rows: the updates themselves, a block at a time; all rows: "
+    "every update of a round at once, so that memory grows with the cohort; history: who sent what in earlier rounds; "
+    "root: clean examples of the server's own (data.root); layers: which coordinates make up a layer; model: the "
+    "current model."
+)
+KNOWLEDGE = (
+    "needs: what attackers must be granted in threat.knowledge, beyond what everybody knows (the model, the learning "
+    "rate, the norm that the server enforces). own data: what the compromised devices of the round hold; honest "
+    "updates: what the others of the round send; defense: the server's rule, to try out what it would make of any "
+    "updates; server state: its momentum and memory. The parameters of an attack's goal and of its method stand side "
+    "by side in [attack]."
+)
+CAPTIONS = {"defenses": RULES, "attacks": KNOWLEDGE}
+NARROW = len("honest updates")  # the longest need: the words beside it have more use for the space
+
+
+def catalogue() -> dict[str, list[Entry]]:
+    """Kind -> entries with name, summary and parameters; last, every key of a config with its default."""
+    return {
+        "defenses": [
+            {**_entry(name, rule.builder, beside=rule.usual), "paper": rule.paper, "needs": list(rule.needs)}
+            for name, rule in DEFENSES.items()
+        ],
+        "beside every defense": [
+            {"name": p.name, "type": p.type, "default": p.default, "summary": p.doc}
+            for p in parameters(CommonOptions)
+            if p.name not in ("mode", "preset")
+        ],
+        "pre-aggregations": [_entry(name, builder) for name, builder in PRE.items()],
+        "attacks": [_attack(name, attacker) for name, attacker in ATTACKS.items()],
+        "models": [_model(name, builder) for name, builder in MODELS.items()],
+        "data sets": [{"name": name, "summary": record.description} for name, record in data.DATASETS.items()],
+        "partitions": [_entry(name, rule, skip=5) for name, rule in PARTITIONS.items()],
+        "augmentations": _plain(AUGMENTATIONS),
+        "sampling": _plain(SAMPLING),
+        "schedules": [_entry(name, builder, skip=2) for name, builder in SCHEDULES.items()],
+        "engines": _plain(ENGINES),
+        "presets": [{"name": name, "summary": _facts(asdict(preset))} for name, preset in PRESETS.items()],
+        "bases": [{"name": name, "summary": bases.summary(name)} for name in bases.names()],
+        "config keys": list(_keys(Config, parse({}))),
+    }
+
+
+def narrowed(entries: Mapping[str, list[Entry]], what: str) -> dict[str, list[Entry]]:
+    """One kind, or every entry of one name; all of it if nothing is asked for."""
+    if not what:
+        return dict(entries)
+    if what in entries:
+        return {kind: entries[kind] for kind in (what, *ALSO.get(what, ())) if kind in entries}
+    found = {kind: [entry for entry in listed if entry["name"] == what] for kind, listed in entries.items()}
+    if not any(found.values()):
+        names = {entry["name"] for kind, listed in entries.items() if kind != "config keys" for entry in listed}
+        raise ConfigError(unknown("kind or name", what, [*entries, *sorted(names)]))
+    return {kind: listed for kind, listed in found.items() if listed}
+
+
+def catalogue_tables(entries: Mapping[str, list[Entry]]) -> Iterator[Table]:
+    """One table for each kind."""
+    for kind, rows in entries.items():
+        where = f" ({KEYS[kind]})" if kind in KEYS else ""
+        table = Table(title=kind + where, title_justify="left", title_style="bold", show_lines=kind in CAPTIONS)
+        columns = [key for key in COLUMNS if any(key in r for r in rows)]
+        table.caption, table.caption_justify = escape(CAPTIONS.get(kind, "")), "left"
+        for column in columns:
+            widest = NARROW if column == "needs" else None
+            table.add_column(column, overflow="fold", no_wrap=column == "name", max_width=widest)
+        for row in rows:
+            table.add_row(*[_cell(row, column) for column in columns])
+        yield table
+
+
+def _keys(table: type[BaseModel], usual: BaseModel | None, above: str = "") -> Iterator[Entry]:
+    """Every key of a table and of those in it, with the value it has in the usual config."""
+    for name, field in table.model_fields.items():
+        inner, value = _table(field), getattr(usual, name, None)
+        if inner is not None:
+            yield from _keys(inner, value, f"{above}{name}.")
+        else:
+            default = value if usual or field.is_required() else field.get_default()
+            yield {"name": above + name, "type": readable(field.annotation), "default": default}
+
+
+def _table(field: FieldInfo) -> type[BaseModel] | None:
+    options = getattr(field.annotation, "__args__", (field.annotation,))
+    return next((option for option in options if isinstance(option, type) and issubclass(option, BaseModel)), None)
+
+
+def _entry(name: str, builder: Callable[..., Any], skip: int = 0, beside: Mapping[str, Any] = NOTHING) -> Entry:
+    """`beside`: the parameters of the frame that have a default of their own here."""
+    found = [asdict(p) for p in parameters(builder, skip)]
+    found += [{**asdict(p), "default": beside[p.name]} for p in parameters(CommonOptions) if p.name in beside]
+    return {"name": name, "summary": _summary(builder), "parameters": found}
+
+
+def _model(name: str, builder: Callable[..., nn.Module]) -> Entry:
+    """With how many parameters it has for the examples it is usually given, and how updates are computed."""
+    shape, classes, whose = USUAL[name]
+    task = make_task(outline(lambda: builder(shape, classes)))
+    strange = unknown_layers(task)
+    return {
+        **_entry(name, builder, skip=2),
+        "size": f"{task.d:,} ({whose})".replace(",", " "),
+        "engine": f"client by client, for {', '.join(strange)}" if strange else "fused",
+    }
+
+
+def _attack(name: str, attacker: Attacker) -> Entry:
+    """The goal's parameters first, each marked with what it belongs to."""
+    entry, unless = _entry(name, attacker.method, skip=1), attacker.otherwise
+    wanted = [{**asdict(p), "of": "goal"} for p in parameters(attacker.goal, 1)]
+    return {
+        **entry,
+        "paper": attacker.paper,
+        "goal": {"name": attacker.goal.__name__, "summary": _summary(attacker.goal)},
+        "needs": _in_order(attacker.needs),
+        "otherwise": {"when": unless.when, "needs": _in_order(unless.needs)} if unless else None,
+        "parameters": wanted + [{**p, "of": "method"} for p in entry["parameters"]],
+    }
+
+
+def _in_order(needs: Collection[Need]) -> list[str]:
+    return [need for need in NEEDS if need in needs]
+
+
+def _plain(known: Mapping[str, Callable[..., Any]]) -> list[Entry]:
+    return [{"name": name, "summary": _summary(item)} for name, item in known.items()]
+
+
+def _summary(item: Callable[..., Any]) -> str:
+    return (item.__doc__ or "").strip().partition("\n")[0]
+
+
+def _facts(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} = {value}" for key, value in values.items())
+
+
+def _cell(row: Entry, column: str) -> str:
+    value = row.get(column)
+    if column == "parameters":
+        return "\n".join(_headed(row) if "goal" in row else map(_parameter, value or []))
+    if column == "needs":
+        return "\n".join([*(value or ["-"]), *_otherwise(row)])
+    cite = f"\n[dim]{escape(row['paper'])}[/dim]" if column == "summary" and "paper" in row else ""
+    text = f"{value:.4g}" if isinstance(value, float) else "" if value is None else str(value)
+    return escape(text) + cite
+
+
+def _headed(row: Entry) -> Iterator[str]:
+    """What an attack is after, with its parameters, and then those of the way it goes about it."""
+    goal, given = row["goal"], row["parameters"]
+    yield f"[bold]goal: {escape(goal['name'])}[/bold]\n  [dim]{escape(goal['summary'])}[/dim]"
+    yield from (_parameter(p) for p in given if p["of"] == "goal")
+    if own := [_parameter(p) for p in given if p["of"] == "method"]:
+        yield from ("[bold]method:[/bold]", *own)
+
+
+def _otherwise(row: Entry) -> Iterator[str]:
+    """The parameters with which an attack needs other knowledge."""
+    if unless := row.get("otherwise"):
+        yield f"[dim]if {escape(unless['when'])}:[/dim]"
+        yield from unless["needs"] or ["nothing"]
+
+
+def _parameter(found: Mapping[str, Any]) -> str:
+    """`name = default` and what it means."""
+    default = " (required)" if found["required"] else "" if found["default"] is None else f" = {found['default']}"
+    return escape(found["name"] + default) + (f"\n  [dim]{escape(found['doc'])}[/dim]" if found["doc"] else "")

@@ -1,0 +1,192 @@
+"""What is searched for: the strongest attack (`tune`), and k (`choose-k`)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from sparsefed.cli.app import ConfigFile, Overrides, app, console, saved_if_interrupted, say, wrote
+from sparsefed.cli.training import Plan, train_all
+
+if TYPE_CHECKING:
+    from sparsefed.commands.choose_k import Outcome
+    from sparsefed.commands.tune import Outcome as TuneOutcome
+    from sparsefed.config import Config
+
+
+class Objective(StrEnum):
+    both = "both"
+    attack = "attack"
+    damage = "damage"
+
+
+@app.command()
+def tune(
+    config: ConfigFile,
+    trials: Annotated[
+        int, typer.Option(metavar="N", help="Trials in all, those of earlier calls included.", show_default=False)
+    ],
+    objective: Annotated[
+        Objective | None,
+        typer.Option(
+            help="Attack accuracy up and test accuracy kept (both), the first alone (attack), or test accuracy down "
+            "(damage). By default both, or damage where the attackers want no particular labels."
+        ),
+    ] = None,
+    space: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=LOW:HIGH",
+            help="Where to search a parameter, e.g. --space attack.step=0.01:1; KEY=A,B for choices, KEY=A to fix it.",
+        ),
+    ] = None,
+    stealth: Annotated[
+        float | None,
+        typer.Option(
+            metavar="X",
+            help="Test accuracy that the strongest attack may cost, as a share; by default 0.02, or what it costs with "
+            "the parameters as given.",
+        ),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(metavar="S", help="Of the search; by default the config's.")] = None,
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="A database that several machines share, e.g. postgresql://user@host/name; by default study.db in the "
+            "folder.",
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The search's folder; by default runs/NAME-tune.")] = None,
+    set_: Overrides = None,
+) -> None:
+    """Search the strongest attack against CONFIG's defense: every trial is a run with other parameters of its attack.
+
+    The first trial takes the parameters as they are in CONFIG, Optuna chooses the others, and hopeless trials are cut
+    short. What the attackers want, who they are and what they know stays as CONFIG says.
+
+    Ends with the trials that no other beats, strongest.toml, which `sparsefed run` takes, and a page with a chart of
+    all trials. Interrupted or killed, the same command goes on; a larger --trials adds to what is there, and a smaller
+    one shows it.
+    """
+    from sparsefed import config as configs
+    from sparsefed.commands import tune as tuning
+
+    chosen = configs.read(config, set_ or [])
+    folder = out or Path("runs") / f"{chosen.name}-tune"
+    options = {"objective": objective, "space": space or [], "stealth": stealth, "seed": seed, "storage": storage}
+    outcome = tuned(chosen, trials, folder, **options)
+    written = tuning.save(outcome, folder)
+    console.print(tuning.front_table(outcome))
+    for sentence in tuning.sentences(outcome):
+        say(escape(sentence))
+    for path in written:
+        wrote(path)
+
+
+def tuned(config: Config, trials: int, folder: Path, **options: Any) -> TuneOutcome:
+    from sparsefed.commands import tune as tuning
+
+    kept = "Interrupted; every finished trial is kept. Go on with the same command."
+    with saved_if_interrupted(kept), tuning.TuneView(console, trials) as view:
+        return tuning.tune(config, trials, folder, **options, watch=view.show)
+
+
+@app.command("choose-k")
+def choose_k(
+    config: ConfigFile,
+    omega: Annotated[
+        float | None,
+        typer.Option(
+            metavar="X", help="The share of the l1 mass that top-k may lose; by default 0.5.", show_default=False
+        ),
+    ] = None,
+    samples: Annotated[int, typer.Option(metavar="N", help="Cohorts to sample at each model.")] = 10,
+    rounds_in: Annotated[
+        str | None,
+        typer.Option(
+            metavar="R,R",
+            help="Sample the model after so many rounds without top-k; by default 0 and a tenth of the rounds, 50 at "
+            "most.",
+        ),
+    ] = None,
+    absolute: Annotated[
+        bool, typer.Option("--absolute", help="--omega is a mass, as the paper's algorithm prints it, not a share.")
+    ] = False,
+    paper: Annotated[
+        bool, typer.Option("--paper", help="Also the paper's algorithm as printed: new samples in every turn.")
+    ] = False,
+    probe: Annotated[
+        str | None,
+        typer.Option(metavar="N|K,K,...", help="Also short runs with N k's from d/1000 to d, or with these k's."),
+    ] = None,
+    probe_rounds: Annotated[
+        int | None, typer.Option(metavar="N", help="Rounds of a probe run; by default the config's.")
+    ] = None,
+    trials: Annotated[
+        int | None,
+        typer.Option(
+            "--tune", metavar="TRIALS", help="Tune the attack anew at each probed k, as `sparsefed tune` does."
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Where all of it goes; by default runs/NAME-choose-k.")] = None,
+    set_: Overrides = None,
+) -> None:
+    """Choose k for CONFIG's model and data: the smallest with which top-k loses at most OMEGA of the l1 mass.
+
+    The updates of N cohorts are averaged as the server would, at the first model and after some rounds of training; one
+    sort of each says what every k would lose. With --probe, accuracy against k too, with CONFIG's attack (for instance
+    the strongest.toml of `sparsefed tune`) and without, and the knee.
+
+    Ends with tables, a page with charts and a JSON. Interrupted or killed, the same command goes on.
+    """
+    from sparsefed.commands import choose_k as choosing
+
+    chosen = choosing.read(config, set_ or [])
+    folder = out or Path("runs") / f"{chosen.name}-choose-k"
+    asked = choosing.ask(
+        chosen,
+        omega=omega,
+        samples=samples,
+        rounds_in=rounds_in,
+        absolute=absolute,
+        paper=paper,
+        probe=probe,
+        probe_rounds=probe_rounds,
+        trials=trials,
+    )
+    with saved_if_interrupted("Interrupted, saved. Go on with the same command."), choosing.ChoiceView(console) as view:
+        outcome = choosing.measure(chosen, asked, folder, view.show)
+    console.print(choosing.curve_table(outcome))
+    if outcome.ks:
+        outcome = _probed(outcome, folder)
+        console.print(choosing.probe_table(outcome))
+    for sentence in choosing.sentences(outcome):
+        say(escape(sentence))
+    for path in choosing.save(outcome, folder):
+        wrote(path)
+
+
+def _probed(outcome: Outcome, folder: Path) -> Outcome:
+    """The same with probe runs, those that are finished not run again."""
+    from sparsefed import config as configs
+    from sparsefed import runs
+    from sparsefed.commands import choose_k as choosing
+
+    asked, attackers = outcome.asked, choosing.attacked(outcome.config)
+    probed = {k: choosing.with_k(outcome.config, k, asked.probe_rounds) for k in outcome.ks}
+    named = "attacked" if asked.trials is None else f"tuned-{asked.trials}"
+    if asked.trials is not None:
+        for k, each in probed.items():
+            say(f"tuning the attack at k = {k}")
+            probed[k] = tuned(each, asked.trials, folder / "tuned" / f"k-{k}").tuned
+    wanted = {k: choosing.probes(each, folder, named, attackers) for k, each in probed.items()}
+    every = {path: each for folders in wanted.values() for path, each in folders.items()}
+    todo = runs.unfinished({path: configs.dump(each) for path, each in every.items()})
+    train_all([Plan(every[path], path, create) for path, create in todo.items()])
+    return replace(outcome, probes=choosing.results(wanted))

@@ -1,0 +1,171 @@
+"""From what was asked to an outcome: three plans, one after the other, on one runner and under one progress view.
+
+Runs are cells in OUT/cells: interrupted or killed, the same command goes on, and what is finished is never run again. A
+cell that fails leaves a hole in the matrix, which the recommendation respects, and does not stop the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+
+from sparsefed import config as configs
+from sparsefed import runs
+from sparsefed.commands.audit import findings as outcomes
+from sparsefed.commands.audit.attack_specs import Foe
+from sparsefed.commands.audit.certificates import certificates
+from sparsefed.commands.audit.defense_specs import UNDEFENDED, Facts, Member, Panel, panel, undefended
+from sparsefed.commands.audit.findings import Measured, Outcome
+from sparsefed.commands.audit.options import Asked
+from sparsefed.commands.audit.plan import ALWAYS_VARIED, DIALS, Grid, grid, pairs, sensitivity
+from sparsefed.commands.audit.recommend import Recommendation, recommend
+from sparsefed.commands.reproduce import ledger as results
+from sparsefed.commands.reproduce import runner
+from sparsefed.commands.reproduce.ledger import Ledger, Row
+from sparsefed.commands.reproduce.plan import Plan
+from sparsefed.commands.reproduce.pool import Pool, pool
+from sparsefed.commands.reproduce.runner import Standing, Watch
+from sparsefed.config import Config
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.types import RunRecord
+from sparsefed.results.matrix import CALM
+from sparsefed.results.numbers import curve, percent
+from sparsefed.results.summary import summary
+
+CALIBRATION, MATRIX, SENSITIVITY = PLANS = ("calibration", "audit", "sensitivity")
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where and how plans are run."""
+
+    out: Path
+    jobs: int
+    watch: Watch
+    workers: Pool
+
+
+def audit(asked: Asked, out: Path, jobs: int, watch: Watch = lambda _: None) -> Outcome:
+    """Run what is missing of an audit, and tell what it came to."""
+    if jobs < 1:
+        raise ConfigError(f"--jobs is {jobs}; at least one run must be at work")
+    with pool(jobs) as workers:  # they start when there is work, and stay for all three plans
+        measured = _measured(asked, _Place(out, jobs, watch, workers))
+    return replace(measured, certificates=certificates(measured), seconds=results.seconds(out, _keys(out)))
+
+
+def _measured(asked: Asked, place: _Place) -> Outcome:
+    """Everything that takes runs."""
+    experiment = configs.build(asked.config)  # refuses what cannot work before anything is begun
+    found, d, out = grid(asked), len(experiment.theta), place.out
+    first = pairs(found, CALIBRATION, [undefended()])
+    guess = panel(asked, Facts(d, 1.0, 1.0))  # its size and its refusals do not depend on lengths
+    later = _cells(first) * (len(guess.members) - 1)
+    rows, ledger = _run(first, place, 0, later)
+    problem = runner.failures(ledger, out)
+    facts = _facts(asked.config, _calm(rows, out), d, problem)
+    chosen = panel(asked, facts)
+    before = _cells(first)
+    rows, ledger = _run(pairs(found, MATRIX, chosen.members), place, before, 0)
+    problem = runner.failures(ledger, out)
+    measured = outcomes.measured(rows, out)
+    names = [foe.name for foe in found.foes.chosen]
+    best = recommend(outcomes.candidates(measured, chosen.members, names), asked.tolerance, UNDEFENDED)
+    whole = Outcome(found, facts, chosen, measured, outcomes.costs(measured), best, (), {}, problem)
+    return _with_sensitivity(whole, place) if asked.sensitivity else whole
+
+
+def _run(plan: Plan, place: _Place, before: int, after: int) -> tuple[list[Row], Ledger]:
+    """The lines of a plan whose runs are done; the view counts the cells of earlier and later plans too."""
+    _forget_what_is_gone(plan, place.out)
+
+    def watch(standing: Standing) -> None:
+        place.watch(whole(standing, before, after))
+
+    ledger = runner.reproduce([plan], place.out, place.jobs, watch, place.workers)
+    return results.rows(plan, ledger), ledger
+
+
+def whole(standing: Standing, before: int, after: int) -> Standing:
+    """How far an audit is, from how far one of its plans is.
+
+    >>> whole(Standing(5, 0, 10, (), 20.0), before=10, after=5)
+    Standing(done=15, failed=0, total=25, running=(), left=40.0, ended='')
+    """
+    still = max(1, standing.total - standing.done - standing.failed)
+    left = None if standing.left is None else standing.left * (still + after) / still
+    return replace(standing, done=standing.done + before, total=standing.total + before + after, left=left)
+
+
+def _forget_what_is_gone(plan: Plan, out: Path) -> None:
+    """An audit shows curves: where run folders were deleted, their lines of results are not enough."""
+    file = results.path(out, plan)
+    rows = results.read(file)
+    if any(row["status"] == "done" and not runs.is_run(results.folder(out, row["key"])) for row in rows):
+        file.unlink()
+
+
+def _cells(plan: Plan) -> int:
+    return sum(len(group.trials) + group.coming for group in plan.groups)
+
+
+def _keys(out: Path) -> set[str]:
+    rows = (row for name in PLANS for row in results.read(out / f"{name}.jsonl"))
+    return {row["key"] for row in rows}
+
+
+# --- calibration -----------------------------------------------------------------------------------------------------
+
+
+def _calm(rows: Sequence[Row], out: Path) -> list[RunRecord]:
+    done = [row for row in rows if row["cell"]["attack"] == CALM and row["status"] == "done"]
+    return [runs.load_run(results.folder(out, row["key"])) for row in done]
+
+
+def _facts(config: Config, calm: Sequence[RunRecord], d: int, problem: Exception | None) -> Facts:
+    """What the defenses' parameters follow from; a task that is not learned is none to audit."""
+    if not calm:
+        raise problem or ConfigError("nothing was run without attackers")
+    for row in summary(calm):
+        if not row.converged:
+            raise ConfigError(
+                "without attackers and without a defense this config does not learn (test accuracy "
+                f"{percent(row.test_accuracy)} after {row.rounds} rounds), so there is nothing to defend; change "
+                "train.lr, rounds or the model first"
+            )
+    fedavg = config.train.mode == "fedavg"
+    norms = [each for record in calm for each in curve(record.rows, "honest_norm")]
+    rates: Mapping[int, float] = {int(row["round"]): float(row["lr"]) for row in calm[0].rows}
+    in_rates = [norm / (rates[t] if fedavg else 1.0) for t, norm in norms]
+    return Facts(d, median(norm for _, norm in norms), median(in_rates))
+
+
+# --- sensitivity -----------------------------------------------------------------------------------------------------
+
+
+def _with_sensitivity(whole: Outcome, place: _Place) -> Outcome:
+    """Beside it, the recommended defense, SparseFed and clipping with other k and L."""
+    grid, found = whole.grid, whole.measured
+    plan = sensitivity(grid, SENSITIVITY, whole.facts.d, list(_varied(whole.panel, grid, found, whole.recommendation)))
+    if not plan.groups:
+        return whole
+    before = sum(_cells(pairs(grid, MATRIX, [member])) for member in whole.panel.members)
+    rows, ledger = _run(plan, place, before, 0)
+    varied = {row["cell"]["defense"]: (CALM, row["cell"]["attack"]) for row in rows}
+    beside = [found.records[name, attack][0] for name, attacks in varied.items() for attack in attacks]
+    problem = whole.problem or runner.failures(ledger, place.out)
+    return replace(whole, varied=(*beside, *outcomes.varied_records(rows, place.out)), problem=problem)
+
+
+def _varied(
+    panel: Panel, grid: Grid, found: Measured, best: Recommendation | None
+) -> Iterator[tuple[Member, Foe, str]]:
+    """Who is varied, each with the attack and variant that does most harm."""
+    wanted = ([best.name] if best else []) + list(ALWAYS_VARIED)
+    for member in panel.members:
+        worst = outcomes.worst_foe(found, grid, member.name)
+        calm = (member.name, CALM) in found.records
+        if member.name in wanted and worst and calm and any(member.table.get(dial) is not None for dial in DIALS):
+            yield (member, *worst)

@@ -1,0 +1,112 @@
+"""The attacks of an audit: the config's own, and others with the same goal or with none, as its threat model allows.
+
+An attack on another goal would be another question. Attacks that must know more than the threat model grants are left
+out and said to be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sparsefed import config as configs
+from sparsefed.attacks import ATTACKS, NEEDS, Attacker
+from sparsefed.attacks.registry import untargeted
+from sparsefed.commands.audit.options import Asked
+from sparsefed.config import Config
+from sparsefed.core.errors import ConfigError, unknown
+from sparsefed.core.signatures import parameters
+
+# Those that know most first: what a defense holds against with these, it holds.
+PREFERRED = (
+    *("adaptive_push", "adaptive_topk", "pgd", "boosted", "lone_pgd"),  # labels
+    *("semantic", "replacement", "replacement_text", "edge", "neurotoxin", "badnets", "dba"),
+)
+SPOILING = (
+    *("min_max", "ipm_searched", "ipm", "fang_trimmed", "sign_flip", "drift", "alie_searched", "min_sum"),
+    *("fang_krum", "gaussian", "alie", "label_flip", "mimic"),
+)
+WEAKER = ("lone_pgd",)  # colluders can do all that these do: only where they are named
+AIMED, SPOILERS_BESIDE, SPOILERS = 2, 1, 3  # how many `auto` takes beside the config's own
+
+
+@dataclass(frozen=True)
+class Foe:
+    """An attack of the audit."""
+
+    name: str
+    table: Mapping[str, Any]  # [attack] of a config
+    aimed: bool  # whether it wants particular labels
+
+
+@dataclass(frozen=True)
+class Foes:
+    """Who attacks; who could not, with what they would have to know; and who could have but was not asked to."""
+
+    chosen: tuple[Foe, ...]
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    spare: tuple[str, ...] = ()
+
+
+def foes(asked: Asked) -> Foes:
+    """The config's own attack first, then the others."""
+    config = asked.config
+    assert config.attack is not None
+    goal = configs.attacker(config.attack).goal
+    own = Foe(config.attack.name, {"name": config.attack.name, **config.attack.params}, goal is not untargeted)
+    fitting = [name for name in (*PREFERRED, *SPOILING) if ATTACKS[name].goal in (goal, untargeted)]
+    others = [name for name in fitting if name != own.name]
+    lacking = {name: _lacking(ATTACKS[name], config) for name in others}
+    able = [name for name in others if not lacking[name]]
+    if asked.attacks:
+        _check(asked, others, lacking)
+        chosen = [name for name in asked.attacks if name != own.name]
+    else:
+        chosen = _automatic(able, own.aimed)
+    left_out = {name: f"must know {_listed(needs)}" for name, needs in lacking.items() if needs}
+    found = (own, *(_foe(name, config) for name in chosen))
+    return Foes(found, left_out, tuple(name for name in able if name not in chosen))
+
+
+def _automatic(able: Iterable[str], aimed: bool) -> list[str]:
+    """As many of each kind as an audit has by itself."""
+    able = [name for name in able if name not in WEAKER]
+    with_goal = [name for name in able if ATTACKS[name].goal is not untargeted] if aimed else []
+    spoiling = [name for name in able if ATTACKS[name].goal is untargeted]
+    return with_goal[:AIMED] + spoiling[: SPOILERS_BESIDE if aimed else SPOILERS]
+
+
+def _check(asked: Asked, fitting: list[str], lacking: Mapping[str, list[str]]) -> None:
+    config = asked.config
+    for name in asked.attacks:
+        if config.attack is not None and name == config.attack.name:
+            continue
+        if name not in ATTACKS:
+            raise ConfigError(f"--attacks: {unknown('attack', name, [*ATTACKS, 'auto'])}")
+        if name not in fitting:
+            raise ConfigError(
+                f"--attacks: {name} is after something else than this config's attack, which is another audit; put it "
+                f"into the config as [attack], or choose from {', '.join(fitting)}"
+            )
+        if lacking[name]:
+            raise ConfigError(
+                f"--attacks: {name} must know {_listed(lacking[name])}, which threat.knowledge does not grant; grant "
+                "it, or choose an attack that does without"
+            )
+
+
+def _lacking(attacker: Attacker, config: Config) -> list[str]:
+    return [need for need in NEEDS if need in attacker.needs and need not in config.threat.knowledge]
+
+
+def _foe(name: str, config: Config) -> Foe:
+    """The attack with its own defaults, and the config's goal where it has one."""
+    assert config.attack is not None
+    goal = {p.name for p in parameters(ATTACKS[name].goal, 1)}
+    kept = {key: value for key, value in config.attack.params.items() if key in goal}
+    return Foe(name, {"name": name, **kept}, ATTACKS[name].goal is not untargeted)
+
+
+def _listed(needs: Iterable[str]) -> str:
+    return " and ".join(f"'{need}'" for need in needs)

@@ -1,0 +1,169 @@
+"""The defenses of an audit, and their parameters by rules that do not look at any result of an attack.
+
+    f         attackers that a round is expected to have, rounded up; at most what the rule is defined for
+    clip_norm L, twice the median length of honest updates without attackers or defense: an attacker may weigh as much
+              as two of them, and few of them are cut (at the median itself, half are). In FedAvg mode updates hold the
+              learning rate, so that is twice the median of length / rate, and the server clips to L times the round's
+              rate (`clip = "adaptive"`): a fixed L would leave attackers ever more room as the rate falls
+    radius    of centered clipping: the median length of honest updates
+    k         1 % of the coordinates, at least one: the order of the paper's own (0.6 % of an LSTM's, 0.02 to 0.8 % of
+              a ResNet9's). What half and twice as much would do is measured
+
+A rule with a required parameter that is none of these is left out, and so is one that needs examples of the server's
+own, unless the config grants some (`data.root`) or it is named.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sparsefed.commands.audit.options import ALL, Asked
+from sparsefed.config import Config
+from sparsefed.core.errors import ConfigError, unknown
+from sparsefed.core.signatures import parameters
+from sparsefed.defenses import DEFENSES
+from sparsefed.results.numbers import significant
+
+UNDEFENDED = "undefended"
+USUAL = (
+    *(UNDEFENDED, "clipping", "sparsefed", "trimmed_mean", "median", "multi_krum", "bulyan"),
+    *("geometric_median", "centered_clipping", "flame"),
+)
+ALIASES = ("mean",)  # the same rule under another name
+SHARE_OF_D = 100  # k = d / SHARE_OF_D
+ROOM = 2  # L in median lengths
+MOST: Mapping[str, Callable[[int], int]] = {  # attackers among n updates with which a rule is defined
+    "trimmed_mean": lambda n: (n - 1) // 2,
+    "krum": lambda n: (n - 3) // 2,
+    "multi_krum": lambda n: (n - 3) // 2,
+    "bulyan": lambda n: (n - 3) // 4,
+    "dnc": lambda n: n - 1,
+}
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the parameters follow from, measured without attackers and without a defense."""
+
+    d: int  # parameters of the model
+    norm: float  # median l2 norm of honest updates
+    in_rates: float  # the same in the unit of L: in FedAvg mode divided by the round's learning rate
+
+
+@dataclass(frozen=True)
+class Member:
+    """A defense of the panel."""
+
+    name: str  # as tables call it
+    table: Mapping[str, Any]  # [defense] of a config
+    why: str  # where its parameters come from
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Who is compared, and who is not and why."""
+
+    members: tuple[Member, ...]
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+
+def undefended() -> Member:
+    """What every other is measured against."""
+    return Member(UNDEFENDED, {"name": UNDEFENDED}, "no parameters")
+
+
+def expected(config: Config) -> int:
+    """f: attackers that a round is expected to have, rounded up.
+
+    >>> from sparsefed.config import parse
+    >>> task = {"data": {"devices": 1000}, "train": {"cohort": 50}, "attack": {"name": "pgd"}}
+    >>> [expected(parse({**task, "threat": who})) for who in ({"share": 0.05}, {"count": 20}, {"per_round": 7})]
+    [3, 1, 7]
+    """
+    threat, cohort = config.threat, config.train.cohort
+    if threat.per_round is not None:
+        return threat.per_round
+    if threat.share is not None:
+        return math.ceil(threat.share * cohort - 1e-9)
+    compromised = len(threat.ids) if threat.ids is not None else threat.count or 0
+    devices = config.data.devices
+    return min(compromised, cohort) if devices is None else math.ceil(compromised * cohort / devices - 1e-9)
+
+
+def panel(asked: Asked, facts: Facts) -> Panel:
+    """The defenses that are asked for, `undefended` first, and the config's own last."""
+    named = asked.defenses not in ((), (ALL,))
+    for name in asked.defenses if named else ():
+        if name not in DEFENSES:
+            raise ConfigError(f"--defenses: {unknown('defense', name, [*DEFENSES, ALL])}")
+    wanted = asked.defenses if named else USUAL if asked.defenses == () else tuple(DEFENSES)
+    granted = named or asked.config.data.root is not None
+    found, left_out = [undefended()], {}
+    if not named and granted and "fltrust" not in wanted:
+        wanted = (*wanted, "fltrust")
+    for name in wanted:
+        if name in (UNDEFENDED, *ALIASES):
+            continue
+        reason = _refused(name, asked.config, granted)
+        if reason and named:
+            raise ConfigError(f"--defenses: {name} cannot be audited: {reason}")
+        if reason:
+            left_out[name] = reason
+        else:
+            found.append(derived(name, asked.config, facts))
+    return Panel((*found, *_own(asked.config, found)), left_out)
+
+
+def _own(config: Config, found: list[Member]) -> Iterator[Member]:
+    """The config's defense, unless it is there already."""
+    table = {"name": config.defense.name, **config.defense.params}
+    usual = DEFENSES[config.defense.name].usual if config.defense.name in DEFENSES else {}
+    if not any({**usual, **table} == {**usual, **member.table} for member in found):
+        yield Member(f"{config.defense.name}, yours", table, "as the config has it")
+
+
+def _refused(name: str, config: Config, granted: bool) -> str:
+    """Why a rule cannot be in the panel; '' where it can."""
+    rule, n = DEFENSES[name], _smallest_cohort(config)
+    required = [p.name for p in parameters(rule.builder) if p.required]
+    strange = [key for key in required if key not in ("f", "k", "radius")]
+    if strange:
+        return f"no rule derives its {' and '.join(strange)}; put it into the config as [defense]"
+    if "root" in rule.needs and not granted:
+        return "the server would need clean examples of its own; grant them with data.root, or name it"
+    if "f" in required and min(expected(config), MOST[name](n)) < 1:
+        return f"it is not defined for an attacker among {n} updates"
+    return ""
+
+
+def _smallest_cohort(config: Config) -> int:
+    devices, cohort = config.data.devices, config.train.cohort
+    rest = devices % cohort if devices is not None and config.train.sampling == "epoch" else 0
+    return rest or cohort
+
+
+def derived(name: str, config: Config, facts: Facts) -> Member:
+    """A rule with the parameters that the task gives it."""
+    rule, fedavg = DEFENSES[name], config.train.mode == "fedavg"
+    required = {p.name for p in parameters(rule.builder) if p.required}
+    given: dict[str, Any] = {}
+    why = []
+    if "k" in required:
+        given["k"] = max(1, facts.d // SHARE_OF_D)
+        why.append(f"k is 1 % of {facts.d:,} coordinates")
+    if "f" in required:
+        f, most = expected(config), MOST[name](_smallest_cohort(config))
+        given["f"] = min(f, most)
+        why.append(f"f is what a round expects{f' ({f}), cut to what the rule is defined for' if f > most else ''}")
+    if "radius" in required:
+        given["radius"] = significant(facts.norm)
+        why.append("the radius is the median length of honest updates")
+    if "clip_norm" in rule.usual:
+        given["clip_norm"] = significant(ROOM * facts.in_rates)
+        given |= {"clip": "adaptive"} if fedavg else {}
+        per_rate = ", divided by the learning rate and enforced times it" if fedavg else ""
+        why.append(f"L is twice the median length of honest updates{per_rate}")
+    return Member(name, {"name": name, **given}, "; ".join(why) or "as published, its defaults")

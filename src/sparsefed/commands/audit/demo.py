@@ -1,0 +1,50 @@
+"""The demo: a small audit of a config that the package holds, short enough to be watched."""
+
+from __future__ import annotations
+
+import shutil
+import tomllib
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+
+from sparsefed import config as configs
+from sparsefed import runs
+from sparsefed.commands.audit.analysis import PLANS
+from sparsefed.commands.audit.files import CONFIG, NUMBERS, PAGE
+from sparsefed.commands.audit.options import Asked, ask
+from sparsefed.commands.audit.text import who
+from sparsefed.commands.reproduce import ledger as results
+from sparsefed.results.verdict import listed
+
+COMPARED, BESIDE = "undefended,clipping,sparsefed,multi_krum", "sign_flip"
+
+
+def demo(overrides: Sequence[str] = ()) -> Asked:
+    """Four defenses, the config's attack and one that only spoils, each as given, at one seed."""
+    text = resources.files("sparsefed").joinpath("config/files/demo.toml").read_text(encoding="utf-8")
+    config = configs.parse(tomllib.loads(text), overrides)
+    return ask(config, defenses=COMPARED, attacks=BESIDE, trials=1, seeds=1, sensitivity=False)
+
+
+def introduction(asked: Asked) -> str:
+    """What will be seen, for somebody who is about to watch it."""
+    config, compared = asked.config, [*asked.defenses]
+    points = config.attack.params.get("auxiliary", 0) if config.attack else 0
+    return (
+        f"{config.data.devices} devices share {config.data.name} ({config.data.partition}); {who(config)}. First they "
+        f"want {points} test images labelled wrongly, then a model that is good for nothing. The same "
+        f"{config.model.name}, {config.rounds} rounds of {config.train.cohort} devices, under each attack and under "
+        f"none: {listed(compared)}.\n"
+    )
+
+
+def forget(out: Path) -> None:
+    """Delete what an audit left in a folder, and nothing else."""
+    if not out.is_dir():
+        return
+    with runs.locked(out), results.disk(out):
+        for folder in (results.CELLS, results.FAILED):
+            shutil.rmtree(out / folder, ignore_errors=True)
+        for name in (*(f"{plan}.jsonl" for plan in PLANS), results.TIMINGS, PAGE, NUMBERS, CONFIG):
+            (out / name).unlink(missing_ok=True)

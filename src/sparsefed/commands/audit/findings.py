@@ -1,0 +1,215 @@
+"""What an audit came to: the matrix, what each defense costs, who is recommended; from run folders, by rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean, median
+
+from sparsefed import config as configs
+from sparsefed import runs
+from sparsefed.commands.audit.attack_specs import Foe
+from sparsefed.commands.audit.defense_specs import UNDEFENDED, Facts, Member, Panel
+from sparsefed.commands.audit.plan import ATTACK, DEFENSE, Grid, variant_of, with_variant
+from sparsefed.commands.audit.recommend import Candidate, Recommendation
+from sparsefed.commands.reproduce import ledger as results
+from sparsefed.commands.reproduce.ledger import Row
+from sparsefed.config import Config
+from sparsefed.core.types import RunRecord
+from sparsefed.defenses import DEFENSES
+from sparsefed.results.matrix import CALM, Entry, Matrix, judged, judgements
+from sparsefed.results.numbers import curve
+from sparsefed.results.summary import summary
+
+SIGHT = ("rows", "all rows", "history", "root", "layers", "model")  # more than norms and sums, ever more
+Pair = tuple[str, str]  # defense, attack
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a defense costs where nobody attacks."""
+
+    seconds: float | None  # a round without its evaluation, see `_seconds`
+    times: float | None  # over that of no defense
+    up: float | None  # bytes of a device in a round
+    down: float | None
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The runs of the matrix: what was reported, and what the search tried."""
+
+    matrix: Matrix
+    records: Mapping[Pair, tuple[RunRecord, ...]]  # a seed each
+    variants: Mapping[Pair, str]  # the strongest
+    tried: Mapping[Pair, Mapping[str, Mapping[str, float]]]  # what each variant got at the search's seed
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """All there is to tell."""
+
+    grid: Grid
+    facts: Facts
+    panel: Panel
+    measured: Measured
+    costs: Mapping[str, Cost]
+    recommendation: Recommendation | None
+    varied: tuple[RunRecord, ...]  # with other k and L, and beside them the same as it was
+    certificates: Mapping[str, str]  # by defense: what is promised, or why nothing is
+    problem: Exception | None = None  # a sentence about runs that failed
+    seconds: float | None = None  # of all runs
+
+    @property
+    def config(self) -> Config:
+        return self.grid.asked.config
+
+    @property
+    def matrix(self) -> Matrix:
+        return self.measured.matrix
+
+    def member(self, name: str) -> Member:
+        return next(each for each in self.panel.members if each.name == name)
+
+    def foe(self, name: str) -> Foe:
+        return next(each for each in self.grid.foes.chosen if each.name == name)
+
+
+def measured(rows: Sequence[Row], out: Path) -> Measured:
+    """The reported runs as a matrix, in the order of the plan; those that failed are not there."""
+    done = [row for row in rows if row["status"] == "done"]
+    reported = [row for row in done if row["role"] == "result"]
+    records: dict[Pair, tuple[RunRecord, ...]] = {}
+    for row in reported:
+        records[_pair(row)] = (*records.get(_pair(row), ()), _record(row, out))
+    matrix = Matrix(
+        "",
+        tuple(dict.fromkeys(defense for defense, _ in records)),
+        tuple(sorted(dict.fromkeys(attack for _, attack in records), key=lambda attack: attack != CALM)),
+        {pair: Entry(tuple(summary(several))) for pair, several in records.items()},
+    )
+    variants = {_pair(row): variant_of(row["attack"]) for row in reported if _pair(row)[1] != CALM}
+    tried: dict[Pair, dict[str, Mapping[str, float]]] = {}
+    for row in done:
+        if row["role"] == "search":
+            tried.setdefault(_pair(row), {})[variant_of(row["attack"])] = row["metrics"]
+    return Measured(matrix, records, variants, tried)
+
+
+def _pair(row: Row) -> Pair:
+    return row["cell"][DEFENSE], row["cell"][ATTACK]
+
+
+def _record(row: Row, out: Path) -> RunRecord:
+    """A run under the name that a reader knows it by."""
+    defense, attack = _pair(row)
+    name = f"{defense}, {attack}" if attack == CALM else f"{defense} under {attack}"
+    return replace(runs.load_run(results.folder(out, row["key"])), name=name)
+
+
+def varied_records(rows: Sequence[Row], out: Path) -> list[RunRecord]:
+    """The runs of the sensitivity plan that there are."""
+    return [_record(row, out) for row in rows if row["status"] == "done"]
+
+
+# --- what follows from it --------------------------------------------------------------------------------------------
+
+
+def candidates(found: Measured, members: Sequence[Member], attacks: Sequence[str]) -> list[Candidate]:
+    """The defenses as the recommendation sees them."""
+    judgement = judgements(found.matrix)
+    return [_candidate(found, member, attacks, judgement.get(member.name)) for member in members]
+
+
+def _candidate(found: Measured, member: Member, attacks: Sequence[str], judgement: str | None) -> Candidate:
+    calm = found.matrix.entries.get((member.name, CALM))
+    harms = {attack: harm(found.matrix, member.name, attack) for attack in attacks}
+    whole = Candidate(
+        member.name,
+        calm.test if calm is not None and calm.converged else None,
+        harms,
+        next((each for each in ("held", "in part", "fell") if each == judgement), None),
+        sees=sight(str(member.table["name"])),
+        traffic=sum(filter(None, _bytes(found, member.name))),
+    )
+    worst = whole.worst
+    return replace(whole, spread=found.matrix.entries[member.name, worst[0]].spread if worst else 0.0)
+
+
+def harm(matrix: Matrix, defense: str, attack: str) -> float | None:
+    """The larger of what attackers gained and what was lost, from 0 to 1; None where it was not measured."""
+    entry = matrix.entries.get((defense, attack))
+    if entry is None or judged(matrix, defense, attack) is None:
+        return None
+    if not entry.converged:
+        return 1.0
+    known = [value for value in (matrix.gained(defense, attack), matrix.lost(defense, attack)) if value is not None]
+    return min(1.0, max(0.0, *known))
+
+
+def sight(rule: str) -> int:
+    """How much a rule's server must see: 0 for norms and sums alone; one's own rule may see everything."""
+    needs = DEFENSES[rule].needs if rule in DEFENSES else SIGHT
+    return max((SIGHT.index(need) + 1 for need in needs), default=0)
+
+
+def costs(found: Measured) -> dict[str, Cost]:
+    """Of each defense that was run without attackers."""
+    plain = _seconds(found, UNDEFENDED)
+    return {name: _cost(found, name, plain) for name in found.matrix.defenses if (name, CALM) in found.records}
+
+
+def _cost(found: Measured, name: str, plain: float | None) -> Cost:
+    own, (up, down) = _seconds(found, name), _bytes(found, name)
+    return Cost(own, own / plain if own is not None and plain else None, up, down)
+
+
+def _seconds(found: Measured, name: str) -> float | None:
+    """A round's time, where nothing was in its way: the median of the fastest tenth of all rounds. What else is at work
+    on a machine can only slow a round down, and by far more than defenses differ."""
+    timed = [value for record in found.records.get((name, CALM), ()) for _, value in curve(record.rows, "seconds")]
+    fastest = sorted(timed)[: max(1, len(timed) // 10)]
+    return median(fastest) if fastest else None
+
+
+def _bytes(found: Measured, name: str) -> tuple[float | None, float | None]:
+    def usual(key: str) -> float | None:
+        values = [value for record in found.records.get((name, CALM), ()) for _, value in curve(record.rows, key)]
+        return fmean(values) if values else None
+
+    return usual("upload_bytes"), usual("download_bytes")
+
+
+def worst_attack(found: Measured, defense: str) -> str | None:
+    """The attack that does a defense most harm; the first of equals."""
+    known = {attack: harm(found.matrix, defense, attack) for attack in found.matrix.hostile}
+    there = {attack: value for attack, value in known.items() if value is not None}
+    return max(there, key=lambda attack: there[attack], default=None)
+
+
+def worst_foe(found: Measured, grid: Grid, defense: str) -> tuple[Foe, str] | None:
+    """The same with its variant."""
+    name = worst_attack(found, defense)
+    return next(((foe, found.variants[defense, foe.name]) for foe in grid.foes.chosen if foe.name == name), None)
+
+
+def recommended(outcome: Outcome) -> Config | None:
+    """The audited config with the recommended defense, under the attack that does it most harm."""
+    chosen = outcome.recommendation
+    return None if chosen is None else equipped(outcome.grid, outcome.measured, outcome.member(chosen.name))
+
+
+def equipped(grid: Grid, found: Measured, member: Member) -> Config:
+    """The audited config with a defense of the panel, under the strongest attack found against it."""
+    config = grid.asked.config
+    table = {**configs.dump(config), "name": f"{config.name or 'audit'}-recommended", "defense": dict(member.table)}
+    worst = worst_foe(found, grid, member.name)
+    return configs.parse(table if worst is None else {**table, "attack": with_variant(grid, *worst)})
+
+
+def ends(found: Measured) -> Iterator[RunRecord]:
+    """For each defense the run, at the first seed, under the attack that does it most harm."""
+    for defense in found.matrix.defenses:
+        if (attack := worst_attack(found, defense)) is not None:
+            yield found.records[defense, attack][0]

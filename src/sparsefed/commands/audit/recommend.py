@@ -1,0 +1,127 @@
+"""The recommendation: a rule, numbers in and a name out.
+
+1. *Eligible* is a defense that learned without attackers, met every attack, and without attackers costs at most
+   `tolerance` of test accuracy against no defense.
+2. An attack's *harm* is the larger of what attackers gain (attack accuracy beyond what they get for nothing) and what
+   is lost (test accuracy, against the same defense without attackers); 1 where the model did not learn.
+3. Of the eligible, those come first that held against all attacks, then those that held in part, then those that fell
+   (`report.matrix.judged`); among these, the one whose worst attack does least harm.
+4. Who is as good as that one, within the spread of its seeds but at least `TIE` and at most `WIDEST`, ties with it. Of
+   those that tie, who keeps most test accuracy without attackers, within `TIE`; of these the simplest: whose server
+   must see least, then whose devices send and receive least, then who stands first in the panel.
+5. If the one that is left does not hold, whoever would hold but costs too much is named beside it.
+
+Times are not looked at: they differ from run to run, and a recommendation must not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sparsefed.results.matrix import Judgement
+from sparsefed.results.numbers import percent, points
+
+TIE, WIDEST = 0.01, 0.05
+ORDER: tuple[Judgement, ...] = ("held", "in part", "fell")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A defense by what was measured of it."""
+
+    name: str
+    clean: float | None  # test accuracy without attackers; None: not measured, or it did not learn
+    harms: Mapping[str, float | None]  # by attack; None: not measured
+    judgement: Judgement | None  # against the worst attack
+    spread: float = 0.0  # of the seeds, under the worst attack
+    sees: int = 0  # how much the server must see of updates, see `outcome.SIGHT`
+    traffic: float = 0.0  # bytes up and down, a device and round
+
+    @property
+    def worst(self) -> tuple[str, float] | None:
+        """The attack that does most harm, and how much; the first of equals."""
+        known = {attack: harm for attack, harm in self.harms.items() if harm is not None}
+        name = max(known, key=lambda attack: known[attack], default=None)
+        return None if name is None else (name, known[name])
+
+    @property
+    def harm(self) -> float:
+        return self.worst[1] if self.worst else 1.0
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """A defense, and why not the others."""
+
+    name: str
+    judgement: Judgement | None
+    attack: str  # that does it most harm
+    harm: float
+    tied: tuple[str, ...] = ()  # as good, but less simple
+    passed_over: Mapping[str, str] = field(default_factory=dict)
+    dearer: Mapping[str, float] = field(default_factory=dict)  # who would hold, and the accuracy that costs
+
+    @property
+    def holds(self) -> bool:
+        return self.judgement == "held"
+
+
+def recommend(candidates: Sequence[Candidate], tolerance: float, baseline: str) -> Recommendation | None:
+    """By the rule above; None where nothing is eligible, which can only be where something was not measured."""
+    plain = next((each.clean for each in candidates if each.name == baseline), None)
+    why_not = {each.name: _ineligible(each, plain, tolerance) for each in candidates}
+    eligible = [each for each in candidates if not why_not[each.name]]
+    if not eligible:
+        return None
+    best = min(eligible, key=_rank)
+    level = [each for each in eligible if _ties(each, best)]
+    top = max(each.clean or 0.0 for each in level)
+    keeping = [each for each in level if top - (each.clean or 0.0) <= TIE + 1e-9]
+    chosen = min(keeping, key=lambda each: (each.sees, each.traffic, candidates.index(each)))
+    attack, harm = chosen.worst or ("", 1.0)
+    over = {name: why for name, why in why_not.items() if why}
+    over |= {each.name: _worse(each) for each in eligible if each not in level}
+    over |= {each.name: _duller(each) for each in level if each not in keeping}
+    tied = tuple(each.name for each in keeping if each is not chosen)
+    dearer = {} if chosen.judgement == "held" else _dearer(candidates, plain, tolerance)
+    return Recommendation(chosen.name, chosen.judgement, attack, harm, tied, over, dearer)
+
+
+def _dearer(candidates: Sequence[Candidate], plain: float | None, tolerance: float) -> dict[str, float]:
+    """Who would be recommended as holding, were the tolerance larger; the cheapest first."""
+    able = [each for each in candidates if each.judgement == "held" and not _ineligible(each, plain, 1.0)]
+    cost = {each.name: (plain or 0.0) - (each.clean or 0.0) for each in able}
+    return {name: cost[name] for name in sorted(cost, key=lambda name: cost[name]) if round(cost[name], 4) > tolerance}
+
+
+def _rank(candidate: Candidate) -> tuple[int, float]:
+    return ORDER.index(candidate.judgement or "fell"), candidate.harm
+
+
+def _ties(candidate: Candidate, best: Candidate) -> bool:
+    within = min(max(TIE, best.spread), WIDEST) + 1e-9
+    return _rank(candidate)[0] == _rank(best)[0] and candidate.harm - best.harm <= within
+
+
+def _ineligible(candidate: Candidate, plain: float | None, tolerance: float) -> str:
+    """Why a defense is out of the question; '' where it is not."""
+    if candidate.clean is None:
+        return "does not learn the task without attackers, or that was not measured"
+    missing = [attack for attack, harm in candidate.harms.items() if harm is None]
+    if missing or not candidate.harms:
+        return f"was not measured against {', '.join(missing) or 'any attack'}"
+    cost = (candidate.clean if plain is None else plain) - candidate.clean
+    if round(cost, 4) > tolerance:
+        return f"costs {points(cost)} points of test accuracy without any attacker ({percent(candidate.clean)})"
+    return ""
+
+
+def _duller(candidate: Candidate) -> str:
+    return f"takes as little harm, but its test accuracy without attackers is {percent(candidate.clean)}"
+
+
+def _worse(candidate: Candidate) -> str:
+    attack, harm = candidate.worst or ("", 1.0)
+    how = {"held": "holds, but", "in part": "holds in part:", "fell": "falls:"}[candidate.judgement or "fell"]
+    return f"{how} {attack} does {points(harm)} points of harm"

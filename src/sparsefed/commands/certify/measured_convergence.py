@@ -1,0 +1,243 @@
+"""The convergence theorem beside a run: one softmax layer is trained with SparseFed, and its whole gradient measured.
+
+Everything the theorem needs (`certify.convergence`) is known here or measured, and each says which:
+
+    f         mean over the devices of the mean loss of each, sum_j v_j loss(theta; x_j): what uniform cohorts estimate
+              without a bias
+    l         lambda_max(sum_j v_j x_j x_j^T) / 2, exact (x with a 1 for the bias): the Hessian of a softmax layer is
+              (diag p - p p^T) (x) x x^T, and the first factor has no eigenvalue above 1/2, which is approached
+    f*        at least 0
+    sigma^2   E |g|^2 = phi mean_i |g_i|^2 + (1 - phi) |grad f|^2 over cohorts of n of N devices, with phi = (N - n) /
+              (n (N - 1)). *Measured*: the largest at the models that are looked at. *For every model*: |g_i| <= sqrt 2
+              mean_j |x_j| and |grad f|^2 <= 2 lambda_max(sum_j v_j x_j x_j^T), as |p - y|_2 <= sqrt 2
+    delta     of each round, *measured*; k/d in the *worst case*
+
+So the bound with the worst case and the moment for every model assumes nothing; the other holds if contraction and
+moment are on the way no worse than was seen. The theorem speaks of an expectation over the cohorts, a run is one draw.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sparsefed import config as configs
+from sparsefed import data
+from sparsefed.config import Config, Experiment
+from sparsefed.core.engine import Cohort, LocalStep
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.round import Metrics, run_round
+from sparsefed.core.task import image_normaliser
+from sparsefed.core.types import Batch
+from sparsefed.reports.lines import log_ticks
+from sparsefed.theory.convergence import Descent, printed, sharp, worst_delta
+
+CHUNK = 4096  # examples at a time
+Watch = Callable[[int, int], None]  # rounds done, rounds in all
+
+
+@dataclass(frozen=True)
+class Point:
+    """The model after so many rounds."""
+
+    rounds: int
+    loss: float  # f
+    gradient: float  # |grad f|_2^2
+    moment: float  # E |g|_2^2 over the cohorts
+
+
+@dataclass(frozen=True)
+class Convergence:
+    """What was measured, and what the theorem says of it.
+
+    Curves are by the number of rounds R = 1, 2, ..., of the least |grad f|^2 before round R: what bounded it once goes
+    on to bound it, so none of them rises.
+    """
+
+    config: Config
+    d: int
+    k: int
+    proven: Descent  # with the moment of every model
+    measured: Descent  # with the largest moment that was seen
+    deltas: tuple[float, ...]  # a round each
+    points: tuple[Point, ...]  # the first before round 1
+
+    @cached_property
+    def bound(self) -> list[float]:
+        """With contraction and moment as measured."""
+        return _never_rising(sharp(self.measured, self.deltas))
+
+    @cached_property
+    def worst(self) -> list[float]:
+        """With nothing measured but f at the start."""
+        return _never_rising(sharp(self.proven, [worst_delta(self.d, self.k)] * len(self.deltas)))
+
+    @cached_property
+    def as_printed(self) -> list[float]:
+        """The appendix' theorem as printed, with the least contraction and the moment that were measured."""
+        least = min(self.deltas)
+        return [printed(self.measured, least, rounds) for rounds in range(1, len(self.deltas) + 1)]
+
+    @cached_property
+    def least(self) -> list[float]:
+        """Among the models that were looked at; no less than among all."""
+        at = {point.rounds: point.gradient for point in self.points}
+        return _never_rising(at.get(done, math.inf) for done in range(len(self.deltas)))
+
+    def says_something_from(self, bound: list[float]) -> int | None:
+        """The first number of rounds at which a bound is below |grad f|^2 at the start: until then it is vacuous."""
+        start = self.points[0].gradient
+        return next((rounds for rounds, value in enumerate(bound, 1) if value < start), None)
+
+
+def _never_rising(values: Iterable[float]) -> list[float]:
+    return [*accumulate(map(float, values), min)]
+
+
+def measure(config: Config, watch: Watch = lambda done, rounds: None) -> Convergence:  # noqa: ARG005
+    """Train as the config says; look at f and all its gradients before round 1, every `evaluate_every` rounds, and
+    more often in the beginning."""
+    check(config)
+    arrays = data.load(configs.dataset(config))
+    experiment = configs.build(config, lambda _: arrays)
+    look = _looker(experiment, image_normaliser(arrays.mean, arrays.std))
+    state, deltas = experiment.begin(), []
+    points = [look.at(state.theta, 0)]
+    often = {*log_ticks(1, config.rounds), config.rounds}
+    while state.round < config.rounds:
+        report = run_round(experiment.protocol, state)
+        state = report.state
+        deltas.append(_contraction(report.metrics))
+        if state.round % config.evaluate_every == 0 or state.round in often:
+            points.append(look.at(state.theta, state.round))
+        watch(state.round, config.rounds)
+    moment = max(point.moment for point in points)
+    measured, proven = (
+        Descent(config.train.lr, look.smoothness, sigma_2, points[0].loss) for sigma_2 in (moment, look.moment)
+    )
+    d, k = len(experiment.theta), int(config.defense.params["k"])
+    return Convergence(config, d, k, proven, measured, tuple(deltas), tuple(points))
+
+
+def check(config: Config) -> None:
+    """Refuse, in one sentence, what the theorem does not speak of or what cannot be measured exactly."""
+    train, defense, params = config.train, config.defense.name, config.defense.params
+    wanted: dict[str, tuple[Any, Any]] = {
+        "model.name": (config.model.name, "softmax"),
+        "defense.name": (defense, "sparsefed"),
+        "defense.rho": (params.get("rho", 0.9), 0.0),
+        "defense.pre": (list(params.get("pre", [])), []),
+        "train.mode": (train.mode, "uncompressed"),
+        "train.schedule": (train.schedule, "constant"),
+        "train.sampling": (train.sampling, "uniform"),
+        "train.weight_decay": (train.weight_decay, 0.0),
+        "train.dtype": (train.dtype, "float32"),
+        "data.augment": (config.data.augment, "none"),
+    }
+    for key, (given, needed) in wanted.items():
+        if given != needed:
+            raise ConfigError(f"{key} is {given!r}, but the convergence theorem is for {needed!r}; set it to that")
+    if config.attack is not None:
+        raise ConfigError("the convergence theorem is for a run without attackers; set attack = false")
+
+
+def _contraction(metrics: Metrics) -> float:
+    """A round's delta, if all updates went into the mean as they were."""
+    if metrics["clipped"] or metrics["dropped"]:
+        raise ConfigError(
+            f"round {metrics['round']} clipped or dropped updates, of which the convergence theorem does not speak; "
+            "set defense.clip_norm = inf, and a lower train.lr if updates are not finite"
+        )
+    return float(metrics["delta"])
+
+
+# --- the whole objective ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Looker:
+    """The objective of a softmax layer on all devices' examples, in float64."""
+
+    experiment: Experiment
+    prepare: Callable[[Tensor], Tensor]
+    batch: Batch  # all devices' examples, device after device
+    weights: Tensor  # float64 [M], the v_j: a device weighs 1/N, its examples share that
+    smoothness: float
+    moment: float  # E |g|^2 at most, whatever the model
+
+    def at(self, theta: Tensor, rounds: int) -> Point:
+        """f, |grad f|^2 and E |g|^2 at a model."""
+        loss, gradient = objective(theta, _inputs(self.batch, self.prepare), self.batch.y, self.weights)
+        square = float((gradient**2).sum())
+        return Point(rounds, loss, square, _moment(self.experiment, self._mean_square(theta), square))
+
+    def _mean_square(self, theta: Tensor) -> float:
+        """mean_i |g_i|^2 over all devices, by the engine that trains."""
+        protocol = self.experiment.protocol
+        federation = protocol.federation
+        ids = np.arange(federation.device_count)
+        cohort = Cohort(ids, federation.sizes(ids), federation.gather)
+        blocks = protocol.engine(theta, cohort, LocalStep(1.0, 0.0))
+        return sum(float((block.norms() ** 2).sum()) for block in blocks) / len(ids)
+
+
+def _looker(experiment: Experiment, prepare: Callable[[Tensor], Tensor]) -> _Looker:
+    federation = experiment.protocol.federation
+    batch = federation.gather(np.arange(federation.device_count))
+    sizes = torch.from_numpy(batch.sizes)
+    each = torch.repeat_interleave(1.0 / (len(sizes) * sizes.double()), sizes)
+    largest, lengths = _spectrum(_inputs(batch, prepare), each)
+    per_device = torch.zeros(len(sizes), dtype=torch.float64).index_add_(
+        0, torch.repeat_interleave(torch.arange(len(sizes)), sizes), lengths * each * len(sizes)
+    )
+    device_squares = 2 * float((per_device**2).mean())
+    moment = _moment(experiment, device_squares, min(device_squares, 2 * largest))
+    return _Looker(experiment, prepare, batch, each, largest / 2, moment)
+
+
+def _moment(experiment: Experiment, device_squares: float, square: float) -> float:
+    """E |g|^2 of the mean of n of N devices drawn without replacement, from mean_i |g_i|^2 and |grad f|^2."""
+    population, n = experiment.protocol.federation.device_count, experiment.config.train.cohort
+    phi = (population - n) / (n * (population - 1)) if population > 1 else 0.0
+    return phi * device_squares + (1 - phi) * square
+
+
+def _inputs(batch: Batch, prepare: Callable[[Tensor], Tensor]) -> Iterator[tuple[int, Tensor]]:
+    """The prepared examples with a 1 for the bias, float64 [m, p + 1], a chunk at a time, with where it begins."""
+    for low in range(0, len(batch.x), CHUNK):
+        x = prepare(batch.x[low : low + CHUNK]).flatten(1).double()
+        yield low, torch.cat([x, x.new_ones(len(x), 1)], 1)
+
+
+def _spectrum(chunks: Iterator[tuple[int, Tensor]], weights: Tensor) -> tuple[float, Tensor]:
+    """lambda_max(sum_j v_j x_j x_j^T), and every |x_j|_2 [M]."""
+    total: Tensor | None = None
+    lengths = []
+    for low, x in chunks:
+        part = (x * weights[low : low + len(x), None]).T @ x
+        total = part if total is None else total + part
+        lengths.append(torch.linalg.vector_norm(x, dim=1))
+    assert total is not None
+    return float(torch.linalg.eigvalsh(total)[-1]), torch.cat(lengths)
+
+
+def objective(theta: Tensor, chunks: Iterator[tuple[int, Tensor]], y: Tensor, weights: Tensor) -> tuple[float, Tensor]:
+    """sum_j v_j loss_j of a softmax layer and its gradient [classes, p + 1]; theta has the weights, then the biases."""
+    loss, gradient = 0.0, torch.zeros(0)
+    for low, x in chunks:
+        classes, label, v = len(theta) // x.shape[1], y[low : low + len(x), None], weights[low : low + len(x), None]
+        layer = torch.cat([theta[:-classes].view(classes, -1), theta[-classes:, None]], 1).double()
+        logs = torch.log_softmax(x @ layer.T, 1)
+        loss -= float((v * logs.gather(1, label)).sum())
+        residual = logs.exp().scatter_add(1, label, -torch.ones_like(v))
+        part = (v * residual).T @ x
+        gradient = part if low == 0 else gradient + part
+    return loss, gradient

@@ -1,0 +1,54 @@
+"""Which k for this model and these data: what top-k would lose, and what short runs make of it.
+
+Measured is what the server's top-k sees first: the mean of a cohort's clipped updates (for `local_topk` one device's
+update), with honest devices only, at the first model and after some rounds of training without top-k (the config's own
+clip and momentum, k = d). For each of these models n cohorts give n samples; the chosen k is the smallest that loses at
+most omega of their l1 mass, on average, at *every* of these models (`certify.choice`).
+
+`OMEGA`, one half, is the default because of what the paper's lemma says of the memory: it holds at most
+omega / (1 - omega) of the mass that a round can bring, so at one half never more than one round's worth.
+
+*Departures.* The paper samples gradients of minibatches at one model. Not seen are memory and momentum, which a
+choice of k is needed for; a probe run has them.
+
+Probe runs (`--probe`) train the config's defense with several k, without attackers and, where it has an attack, with
+them. Their *knee* is the smallest k of those that (1) converged and keep test accuracy, unattacked, within `KEPT` of
+the best, and (2) let the attack through by at most `KEPT` more than the best of those does. What gets through is attack
+accuracy, mean over the last epoch, or, where the attackers want no particular labels, the test accuracy they cost.
+"""
+
+from __future__ import annotations
+
+from sparsefed.commands.choose_k.choice import KEPT, OMEGA, SAMPLES, Asked, Outcome, Probe, Stage, knee
+from sparsefed.commands.choose_k.document import html, save
+from sparsefed.commands.choose_k.options import ask, attacked, read
+from sparsefed.commands.choose_k.probes import probe_ks, probes, results, with_k
+from sparsefed.commands.choose_k.sampling import Standing, measure
+from sparsefed.commands.choose_k.text import curve_table, probe_table, sentences
+from sparsefed.commands.choose_k.view import ChoiceView
+
+__all__ = [
+    "KEPT",
+    "OMEGA",
+    "SAMPLES",
+    "Asked",
+    "ChoiceView",
+    "Outcome",
+    "Probe",
+    "Stage",
+    "Standing",
+    "ask",
+    "attacked",
+    "curve_table",
+    "html",
+    "knee",
+    "measure",
+    "probe_ks",
+    "probe_table",
+    "probes",
+    "read",
+    "results",
+    "save",
+    "sentences",
+    "with_k",
+]

@@ -1,0 +1,154 @@
+"""The charts: what is lost against k, and what probe runs came to against k, both on a logarithmic scale."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from sparsefed.commands.choose_k.choice import Outcome
+from sparsefed.commands.choose_k.text import lost, when
+from sparsefed.reports.lines import PALETTE, Stroke, dressed, log_ticks
+from sparsefed.results.numbers import percent, significant
+
+if TYPE_CHECKING:
+    import altair as alt
+
+K = "k"  # a field, an axis and a line of the tooltip
+MARKS = {  # upright rules, the same on both charts
+    "chosen": Stroke("#d55e00", (1, 0)),
+    "paper": Stroke("#b5609a", (8, 3)),
+    "config": Stroke("#7f7f7f", (3, 2)),
+    "knee": Stroke("#d55e00", (8, 3)),
+}
+LINES = {  # of the probe runs
+    "test accuracy, nobody attacks": ("test", Stroke("#0072b2", (1, 0))),
+    "test accuracy, attacked": ("attacked_test", Stroke("#0072b2", (8, 3))),
+    "attack accuracy": ("attack", Stroke("#c2357a", (1, 0))),
+}
+STAGES = (PALETTE[0], PALETTE[2], PALETTE[4], PALETTE[5])
+
+
+def curve_chart(outcome: Outcome) -> alt.LayerChart:
+    """What top-k loses against k: a line a stage, the range of its samples around it, and the k's to compare."""
+    import altair as alt
+
+    strokes = {when(stage): Stroke(STAGES[i % len(STAGES)], (1, 0)) for i, stage in enumerate(outcome.stages)}
+    limit = f"omega = {lost(outcome, outcome.asked.omega)}"
+    marks = _curve_marks(outcome)
+    strokes |= {limit: Stroke("#7f7f7f", (1, 2))} | {name: MARKS[kind] for name, (kind, _) in marks.items()}
+    color = _colors(strokes)
+    x = _x([1, outcome.d])
+    y = _y("Mass lost" if outcome.asked.absolute else "Share of the l1 mass lost", not outcome.asked.absolute)
+    points = alt.Chart(alt.InlineData(values=_curve_points(outcome))).encode(x=x)
+    lines = points.mark_line(strokeWidth=2).encode(y=y, color=color, strokeDash=_dashes(strokes))
+    readable = points.mark_point(opacity=0, size=60, tooltip=alt.TooltipContent("data")).encode(y=y)
+    across = alt.Chart(alt.InlineData(values=[{"line": limit, "value": outcome.asked.omega}]))
+    level = across.mark_rule(strokeWidth=1.5).encode(y=y, color=color, strokeDash=_dashes(strokes))
+    told = f"k = {outcome.k:,} loses at most {lost(outcome, outcome.asked.omega)} at every model that was sampled."
+    layers = [*_bands(outcome, strokes, x), lines, level, _rules(marks, strokes, x), readable]
+    return _dressed(layers, "What top-k loses", told, list(strokes))
+
+
+def probe_chart(outcome: Outcome) -> alt.LayerChart:
+    """What the probe runs came to against k."""
+    import altair as alt
+
+    marks = _probe_marks(outcome)
+    points = [
+        {"line": name, K: probe.k, "value": significant(value), name: percent(value)}
+        for name, (key, _) in LINES.items()
+        for probe in outcome.probes
+        if (value := getattr(probe, key)) is not None
+    ]
+    strokes = {name: stroke for name, (_, stroke) in LINES.items() if any(point["line"] == name for point in points)}
+    strokes |= {name: MARKS[kind] for name, (kind, _) in marks.items()}
+    x, y, color = _x([probe.k for probe in outcome.probes]), _y("Accuracy", True), _colors(strokes)
+    base = alt.Chart(alt.InlineData(values=points)).encode(x=x, y=y, color=color)
+    lines = base.mark_line(strokeWidth=2).encode(strokeDash=_dashes(strokes))
+    dots = base.mark_point(filled=True, size=60, opacity=1, tooltip=alt.TooltipContent("data"))
+    best = outcome.knee
+    told = f"The knee is at k = {best.k:,}." if best else "No run converged."
+    return _dressed([lines, _rules(marks, strokes, x), dots], "What probe runs came to", told, list(strokes))
+
+
+def _curve_points(outcome: Outcome) -> list[dict[str, Any]]:
+    return [
+        {"line": when(stage), K: k, "value": significant(mean), "least": significant(low), "most": significant(high)}
+        for stage in outcome.stages
+        for k, mean, low, high in zip(stage.grid, stage.mean, stage.low, stage.high, strict=True)
+    ]
+
+
+def _curve_marks(outcome: Outcome) -> dict[str, tuple[str, int]]:
+    marks = {f"chosen: {outcome.k:,}": ("chosen", outcome.k), f"paper: {outcome.paper_k:,}": ("paper", outcome.paper_k)}
+    own = outcome.own_k
+    return marks if own is None or own > outcome.d else {**marks, f"config: {own:,}": ("config", own)}
+
+
+def _probe_marks(outcome: Outcome) -> dict[str, tuple[str, int]]:
+    low, high = outcome.probes[0].k, outcome.probes[-1].k
+    marks = {f"knee: {outcome.knee.k:,}": ("knee", outcome.knee.k)} if outcome.knee else {}
+    inside = low <= outcome.k <= high
+    return marks | ({f"chosen by mass: {outcome.k:,}": ("chosen", outcome.k)} if inside else {})
+
+
+def _rules(marks: Mapping[str, tuple[str, int]], strokes: Mapping[str, Stroke], x: alt.X) -> alt.Chart:
+    import altair as alt
+
+    rows = [{"line": name, K: k} for name, (_, k) in marks.items()]
+    rules = alt.Chart(alt.InlineData(values=rows)).mark_rule(strokeWidth=1.5, tooltip=alt.TooltipContent("data"))
+    drawn: alt.Chart = rules.encode(x=x, color=_colors(strokes), strokeDash=_dashes(strokes))
+    return drawn
+
+
+def _bands(outcome: Outcome, strokes: Mapping[str, Stroke], x: alt.X) -> list[alt.Chart]:
+    """The range of the samples of each stage, without a part in the legend, which would be as pale as they are."""
+    import altair as alt
+
+    points = _curve_points(outcome)
+    bands = {name: [point for point in points if point["line"] == name] for name in map(when, outcome.stages)}
+    return [
+        alt.Chart(alt.InlineData(values=each))
+        .mark_area(opacity=0.15, color=strokes[name].color)
+        .encode(x=x, y="least:Q", y2="most:Q")
+        for name, each in bands.items()
+    ]
+
+
+def _colors(strokes: Mapping[str, Stroke]) -> alt.Color:
+    import altair as alt
+
+    scale = alt.Scale(domain=list(strokes), range=[stroke.color for stroke in strokes.values()])
+    return alt.Color("line:N", scale=scale)
+
+
+def _dashes(strokes: Mapping[str, Stroke]) -> alt.StrokeDash:
+    import altair as alt
+
+    scale = alt.Scale(domain=list(strokes), range=[list(stroke.dash) for stroke in strokes.values()])
+    return alt.StrokeDash("line:N", scale=scale)
+
+
+def _x(ks: Sequence[int]) -> alt.X:
+    import altair as alt
+
+    low, high = min(ks), max(ks)
+    if low == high:  # a domain must not be empty
+        low, high = max(1, low // 2), 2 * high
+    axis = alt.Axis(format="~s", values=log_ticks(low, high), grid=False, labelFlush=False, labelOverlap=True)
+    return alt.X(f"{K}:Q", title="k (log)", axis=axis, scale=alt.Scale(type="log", domain=[low, high], nice=False))
+
+
+def _y(title: str, share: bool) -> alt.Y:
+    import altair as alt
+
+    if share:
+        return alt.Y("value:Q", title=title, axis=alt.Axis(format=".0%"), scale=alt.Scale(domain=[0, 1]))
+    return alt.Y("value:Q", title=title, axis=alt.Axis(format="~g"))
+
+
+def _dressed(layers: Sequence[alt.Chart], title: str, told: str, names: Sequence[str]) -> alt.LayerChart:
+    import altair as alt
+
+    return dressed(alt.LayerChart(layer=list(layers)), alt.Title(title, subtitle=textwrap.wrap(told, 100)), names)

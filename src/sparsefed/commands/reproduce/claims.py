@@ -1,0 +1,230 @@
+"""Does what the paper says come out here? Each claim is compared at every combination it is about.
+
+The rule, also told with the results. With means a and b over the seeds and standard errors s_a, s_b (the sample's
+standard deviation over the square root of the number of seeds), a claim that a is lower than b (by x)
+
+    holds at a combination   if   b - a > x   and   b - a > sqrt(s_a^2 + s_b^2),   with at least 2 seeds on both sides
+    (by a factor f: with f a and f s_a in the place of a and s_a);
+
+`alike` within w holds if |a - b| + sqrt(s_a^2 + s_b^2) <= w, a bound if the mean is beyond it by more than its standard
+error, `rises` if the last value is larger than the first in that sense and no step on the way goes back by more than
+its standard error. A claim *holds* if it does at all its combinations, *holds in part* if at some, *does not hold here*
+if at none. With one seed, or where runs are missing, it is *not tested*. About attack accuracy, a model that did not
+converge is nobody's rival, and has not won.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import Literal
+
+from sparsefed.commands.reproduce.exhibit import COMPARING, TRENDS, Claim, Exhibit, Pick
+from sparsefed.commands.reproduce.grid import matches
+from sparsefed.commands.reproduce.ledger import Row
+from sparsefed.commands.reproduce.measures import measure
+
+RULE = (
+    "A claim holds at a combination if the difference of the means over seeds has the stated sign and size and exceeds "
+    "the root of the sum of their squared standard errors, with at least 2 seeds on both sides; it holds if it does at "
+    "every combination, in part if at some. One seed tests nothing. Where attack accuracies are compared, models that "
+    "did not converge are left out."
+)
+
+Verdict = Literal["holds", "holds in part", "does not hold here", "not tested"]
+HOLDS: Verdict = "holds"
+PART: Verdict = "holds in part"
+NOT: Verdict = "does not hold here"
+UNTESTED: Verdict = "not tested"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One metric at one combination, over the seeds."""
+
+    values: Mapping[str, str]
+    numbers: tuple[float, ...]  # a seed each
+    converged: bool  # of the runs, at least half
+    exact: bool = False  # a formula's: one number says it all
+    attack: str | None = None
+
+    @property
+    def mean(self) -> float | None:
+        return fmean(self.numbers) if self.numbers else None
+
+    @property
+    def spread(self) -> float | None:
+        """The sample's standard deviation; None with fewer than two seeds."""
+        return stdev(self.numbers) if len(self.numbers) > 1 else None
+
+    @property
+    def error(self) -> float | None:
+        """The standard error of the mean; None where nobody can know it."""
+        if self.exact:
+            return 0.0
+        return None if self.spread is None else self.spread / math.sqrt(len(self.numbers))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A claim at one combination; `holds` is None where it was not tested."""
+
+    holds: bool | None
+    told: str
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A claim, its verdict and what that rests on."""
+
+    claim: Claim
+    verdict: Verdict
+    comparisons: tuple[Comparison, ...]
+
+
+def entries(
+    rows: Sequence[Row], metric: str, exact: bool = False, expected: Sequence[Mapping[str, str]] = ()
+) -> list[Entry]:
+    """A metric by combination, in the order of the results; runs that failed have no number, and combinations that are
+    expected but have no results at all come without any."""
+    groups: dict[tuple[str, ...], list[Row]] = {tuple(values.values()): [] for values in expected}
+    named = {tuple(values.values()): values for values in expected}
+    for row in rows:
+        if row["role"] == "result":
+            groups.setdefault(tuple(row["cell"].values()), []).append(row)
+    return [_entry(group, metric, exact) if group else Entry(named[n], (), False) for n, group in groups.items()]
+
+
+def _entry(group: Sequence[Row], metric: str, exact: bool) -> Entry:
+    done = [row["metrics"] for row in group if row["status"] == "done"]
+    numbers = tuple(float(found[metric]) for found in done if found.get(metric) is not None)
+    lost = sum(not found.get("converged", True) for found in done)
+    return Entry(group[0]["cell"], numbers, 2 * lost < max(len(done), 1), exact, group[0]["attack"])
+
+
+def judge(exhibit: Exhibit, rows: Sequence[Row], expected: Sequence[Mapping[str, str]] = ()) -> list[Judged]:
+    """Every claim of an exhibit; combinations that are expected and missing leave it untested there."""
+    exact = exhibit.kind == "formula"
+    return [_judged(claim, entries(rows, claim.metric, exact, expected)) for claim in exhibit.claims]
+
+
+def _judged(claim: Claim, found: Sequence[Entry]) -> Judged:
+    there = [entry for entry in found if matches(entry.values, claim.at)]
+    if claim.form in COMPARING:
+        compared = list(_comparisons(claim, there))
+    elif claim.form in TRENDS:
+        compared = list(_trends(claim, there))
+    else:
+        compared = [_bounded(claim, entry) for entry in there]
+    return Judged(claim, _verdict(compared), tuple(compared))
+
+
+def _verdict(compared: Sequence[Comparison]) -> Verdict:
+    tested = [each.holds for each in compared if each.holds is not None]
+    if not tested:
+        return UNTESTED
+    if not any(tested):
+        return NOT
+    return HOLDS if all(tested) and len(tested) == len(compared) else PART
+
+
+# --- one value against others ----------------------------------------------------------------------------------------
+
+
+def _comparisons(claim: Claim, found: Sequence[Entry]) -> Iterator[Comparison]:
+    subject: Pick = getattr(claim, claim.form)
+    (axis,) = subject
+    for own in found:
+        if matches(own.values, subject):
+            rivals = [e for e in found if _beside(own, e, axis) and matches(e.values, claim.than or {})]
+            if claim.metric.startswith("attack"):
+                rivals = [rival for rival in rivals if rival.converged or not rival.numbers]
+            yield from (_compared(claim, own, rival, axis) for rival in rivals)
+
+
+def _beside(own: Entry, other: Entry, axis: str) -> bool:
+    """Whether two entries differ in that axis alone."""
+    rest = [{a: v for a, v in entry.values.items() if a != axis} for entry in (own, other)]
+    return rest[0] == rest[1] and own.values[axis] != other.values[axis]
+
+
+def _compared(claim: Claim, own: Entry, rival: Entry, axis: str) -> Comparison:
+    told = f"{_named(own)}: {_written(claim, own)} against {_written(claim, rival)} ({rival.values[axis]})"
+    if own.error is None or rival.error is None or own.mean is None or rival.mean is None:
+        return Comparison(None, f"{told}: {_why(own, rival)}")
+    if not own.converged and claim.metric.startswith("attack"):
+        return Comparison(False, f"{told}: did not converge")
+    if claim.form == "alike":
+        gap, noise = rival.mean - own.mean, math.hypot(own.error, rival.error)
+        return Comparison(abs(gap) + noise <= (claim.within or 0.0), told)
+    low, high = (own, rival) if claim.form == "lower" else (rival, own)
+    noise = math.hypot(claim.factor * (low.error or 0.0), high.error or 0.0)
+    return _beyond((high.mean or 0.0) - claim.factor * (low.mean or 0.0), claim.by, noise, told)
+
+
+def _beyond(gap: float, by: float, noise: float, told: str) -> Comparison:
+    if by < gap <= noise:  # the sign and size are right, and may be chance
+        return Comparison(False, f"{told}: within the spread")
+    return Comparison(gap > by, told)
+
+
+# --- along an axis, and against a bound ------------------------------------------------------------------------------
+
+
+def _trends(claim: Claim, found: Sequence[Entry]) -> Iterator[Comparison]:
+    axis = claim.rises or claim.falls or ""
+    lines: dict[tuple[str, ...], list[Entry]] = {}
+    for entry in found:
+        lines.setdefault(tuple(value for name, value in entry.values.items() if name != axis), []).append(entry)
+    return (_trend(claim, axis, line) for line in lines.values() if len(line) > 1)
+
+
+def _trend(claim: Claim, axis: str, line: Sequence[Entry]) -> Comparison:
+    sign = 1 if claim.form == "rises" else -1
+    first, last = line[0], line[-1]
+    way = ", ".join(f"{entry.values[axis]}: {_written(claim, entry)}" for entry in line)
+    told = f"{_named(first, axis)}: {way}" if len(first.values) > 1 else way
+    if any(entry.error is None or entry.mean is None for entry in line):
+        return Comparison(None, f"{told}: {_why(*line)}")
+    whole = _beyond(sign * _gap(first, last), claim.by, _noise(first, last), told)
+    for one, other in itertools.pairwise(line):
+        if sign * _gap(one, other) < -_noise(one, other):
+            return Comparison(False, f"{told}: goes back at {other.values[axis]}")
+    return whole
+
+
+def _gap(one: Entry, other: Entry) -> float:
+    return (other.mean or 0.0) - (one.mean or 0.0)
+
+
+def _noise(one: Entry, other: Entry) -> float:
+    return math.hypot(one.error or 0.0, other.error or 0.0)
+
+
+def _bounded(claim: Claim, entry: Entry) -> Comparison:
+    told = f"{_named(entry)}: {_written(claim, entry)}"
+    if entry.error is None or entry.mean is None:
+        return Comparison(None, f"{told}: {_why(entry)}")
+    if claim.below is not None:
+        return _beyond(claim.below - entry.mean, 0.0, entry.error, told)
+    return _beyond(entry.mean - (claim.above or 0.0), 0.0, entry.error, told)
+
+
+# --- words -----------------------------------------------------------------------------------------------------------
+
+
+def _named(entry: Entry, without: str = "") -> str:
+    return ", ".join(value for axis, value in entry.values.items() if axis != without)
+
+
+def _written(claim: Claim, entry: Entry) -> str:
+    return measure(claim.metric).write(entry.mean)
+
+
+def _why(*found: Entry) -> str:
+    if any(not entry.numbers for entry in found):
+        return "a run is missing, not tested"
+    return "one seed, not tested"

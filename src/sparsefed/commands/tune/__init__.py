@@ -1,0 +1,42 @@
+"""The strongest attack against a given defense: Optuna searches the parameters of a config's attack.
+
+Every trial is the run of the config with other parameters of its attack; what the attackers want (the goal), who they
+are and what they know stay as they are. The rules, all of them stated in what a search leaves behind:
+- a trial's *attack accuracy* is the mean over its last epoch (as `report.summary` has it), its *test accuracy* that of
+  its last evaluation; a model whose test loss is not finite counts as 0 in both, for it answers nothing;
+- *both* (the default) wants the one high and the other kept, *attack* the first alone, *damage* a low test accuracy,
+  which is also what an attack without a goal is after;
+- a trial is *pruned* a third or half of the way from the attack's start. With one objective: if it is behind the median
+  of the finished trials at the same round (Optuna's median rule). With two, for which Optuna has none: if a trial of
+  the front was then better by `GAP` in one of them and no worse than by `SLACK` in the other. Not before `WARMUP`
+  finished trials, and never the config's own parameters;
+- the *strongest* has the highest attack accuracy of the trials whose test accuracy is at most `stealth` below the best
+  of all. Where no stealth is asked for: at most `STEALTH` below, or at least that of the config's own parameters. These
+  are always the first trial, so the search does not end with an attack weaker than the one it was given.
+
+The sampler: tree-structured Parzen estimators (Bergstra et al. 2011, Algorithms for Hyper-Parameter Optimization; for
+two objectives Ozaki et al. 2020, Multiobjective Tree-Structured Parzen Estimator).
+"""
+
+from __future__ import annotations
+
+from sparsefed.commands.tune.document import html, save, scatter
+from sparsefed.commands.tune.optimise import Standing, tune
+from sparsefed.commands.tune.space import search_space
+from sparsefed.commands.tune.text import front_table, sentences
+from sparsefed.commands.tune.trials import Outcome, Trial
+from sparsefed.commands.tune.view import TuneView
+
+__all__ = [
+    "Outcome",
+    "Standing",
+    "Trial",
+    "TuneView",
+    "front_table",
+    "html",
+    "save",
+    "scatter",
+    "search_space",
+    "sentences",
+    "tune",
+]

@@ -1,0 +1,216 @@
+"""What is searched: for each parameter of an attack's method, a range of numbers or some choices.
+
+The goal's parameters are left alone: another goal is another question.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sparsefed import config as configs
+from sparsefed.config import Config
+from sparsefed.core.errors import ConfigError, unknown
+from sparsefed.core.signatures import Parameter, parameters
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers from low to high, both of them integers where the numbers are whole."""
+
+    low: float
+    high: float
+    log: bool
+    whole: bool
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Some values, no order among them."""
+
+    options: tuple[Any, ...]
+
+
+Searched = Range | Choice
+Space = Mapping[str, Searched]
+
+WIDTH = 30  # a parameter that the table does not know is searched from its default / WIDTH to its default * WIDTH
+# By parameter, or by method and parameter, as --space would say it. None: a fact of the run or of the threat model, or
+# a tolerance; searching it would change the question.
+SPACES: Mapping[str, str | None] = {
+    "epochs": "1:20",
+    "step": "0.001:1",
+    "boost": "1:100",
+    "poisoned": "0.05:1",
+    "lone_pgd.share": "0.05:1",
+    "passes": "1:4",
+    "neurotoxin.top": "0.001:0.5",
+    "fang_trimmed.b": "1.1:10",
+    "fang_krum.epsilon": "0.0001:0.5",
+    "alie.z": "0.1:10",
+    "ipm.epsilon": "0.01:100",
+    "most": None,
+    "tries": None,
+    "threshold": None,
+    "pieces": None,
+    "classes": None,
+    "server_lr": None,
+    "knowledge": None,
+}
+SIZES = ("auxiliary", "points")  # parameters that say how many points a goal has: a batch has at most that many
+MOST_IN_A_BATCH = 512  # where none does
+SAY_SPACE = "say what to search as --space attack.KEY=LOW:HIGH, or attack.KEY=A,B,C for choices"
+
+
+def search_space(config: Config, wanted: Sequence[str] = ()) -> Space:
+    """What each parameter of the attack may be: as wanted (`attack.step=0.01:1`, `attack.to_budget=true,false`), as the
+    table says, or around its default. Always with the config's own value in it."""
+    if config.attack is None:
+        raise ConfigError("there is no [attack] to tune; add [threat] and [attack] to the config")
+    attacker, given = configs.attacker(config.attack), config.attack.params
+    known = {p.name: p for p in parameters(attacker.method, 1)}
+    beside = {p.name: p.default for p in parameters(attacker.goal, 1)} | given
+    asked = dict(_asked(text, config.attack.name, known, beside) for text in wanted)
+    space: dict[str, Searched] = {}
+    for name, parameter in known.items():
+        own = given.get(name, parameter.default)
+        if name in asked:
+            space[name] = _as_asked(config, parameter, own, asked[name])
+        elif found := _usual(getattr(attacker.method, "__name__", ""), parameter, own, beside):
+            space[name] = found
+    if not space:
+        raise ConfigError(f"attack {config.attack.name} has no parameter that can be searched; {SAY_SPACE}")
+    return space
+
+
+def own_params(config: Config, space: Space) -> dict[str, Any]:
+    """The config's own values of what is searched, but for those that it leaves to the attack."""
+    assert config.attack is not None
+    defaults = {p.name: p.default for p in parameters(configs.attacker(config.attack).method, 1)}
+    own = {name: config.attack.params.get(name, defaults[name]) for name in space}
+    return {name: value for name, value in own.items() if value is not None}
+
+
+def with_params(config: Config, params: Mapping[str, Any]) -> Config:
+    """The config with other parameters of its attack."""
+    table = configs.dump(config)
+    return configs.parse({**table, "attack": {**table["attack"], **params}})
+
+
+def holds(searched: Searched, value: Any) -> bool:
+    """Whether the search may try the value; None, which leaves it to the attack, it may."""
+    if value is None:
+        return True
+    return value in searched.options if isinstance(searched, Choice) else bool(searched.low <= value <= searched.high)
+
+
+# --- as a user says it -----------------------------------------------------------------------------------------------
+
+
+def _asked(text: str, attack: str, known: Mapping[str, Parameter], beside: Mapping[str, Any]) -> tuple[str, str]:
+    key, equals, wanted = (part.strip() for part in text.partition("="))
+    name = key.removeprefix("attack.")
+    if not (name and equals and wanted):
+        raise ConfigError(f"--space was given '{text}'; {SAY_SPACE}")
+    if name in beside and name not in known:
+        raise ConfigError(
+            f"--space {text}: {name} says what the attackers want, and another goal is another question; "
+            f"searched are the parameters of the attack itself: {', '.join(known) or 'it has none'}"
+        )
+    if name not in known:
+        raise ConfigError(f"--space {text}: {unknown(f'parameter of attack {attack}', name, known)}")
+    return name, wanted
+
+
+def _as_asked(config: Config, parameter: Parameter, own: Any, wanted: str) -> Searched:
+    """What the user wants, if the attack takes it and the search can begin with the config's own value."""
+    said = f"--space attack.{parameter.name}={wanted}"
+    try:
+        found = _written(wanted, _is_whole(parameter, own))
+        for value in (found.low, found.high) if isinstance(found, Range) else found.options:
+            with_params(config, {parameter.name: value})
+    except ConfigError as error:
+        raise ConfigError(f"{said}: {error}") from error
+    if not holds(found, own):
+        raise ConfigError(
+            f"{said} leaves out {own!r}, which the config has and the search begins with; widen it, or begin elsewhere "
+            f"with --set attack.{parameter.name}=VALUE"
+        )
+    return found
+
+
+def _written(text: str, whole: bool) -> Searched:
+    """`low:high` or `a,b,c`; logarithmic where both ends are positive and a factor of 10 apart.
+
+    >>> _written("0.01:1", whole=False)
+    Range(low=0.01, high=1.0, log=True, whole=False)
+    >>> _written("true,false", whole=False)
+    Choice(options=(True, False))
+    """
+    left, colon, right = text.partition(":")
+    if not colon:
+        return Choice(tuple(configs.value_of(part) for part in text.split(",")))
+    try:
+        low, high = float(left), float(right)
+    except ValueError:
+        raise ConfigError(f"'{left}' and '{right}' should be numbers, for instance 0.01:1") from None
+    if not (math.isfinite(low) and math.isfinite(high) and low <= high):
+        raise ConfigError(f"{text} is empty or endless; give two numbers, the smaller one first")
+    if whole and not (low.is_integer() and high.is_integer()):
+        raise ConfigError(f"{text} should be whole numbers, as the parameter is")
+    return _numbers(low, high, low > 0 and high >= 10 * low, whole)
+
+
+# --- as it follows from the attack -----------------------------------------------------------------------------------
+
+
+def _usual(method: str, parameter: Parameter, own: Any, beside: Mapping[str, Any]) -> Searched | None:
+    """What the table says, or what follows from type and default, widened to the config's own value."""
+    name, whole = parameter.name, _is_whole(parameter, own)
+    said = SPACES.get(f"{method}.{name}", SPACES.get(name, ""))
+    if said is None:
+        return None
+    if name == "batch" and whole:
+        most = next((int(beside[size]) for size in SIZES if size in beside), MOST_IN_A_BATCH)
+        return _widened(Range(1, max(most, 1), True, True), own)
+    found = _written(said, whole) if said else _derived(parameter, own, whole)
+    return _widened(found, own) if isinstance(found, Range) else found
+
+
+def _derived(parameter: Parameter, own: Any, whole: bool) -> Searched | None:
+    if isinstance(own, bool):
+        return Choice((False, True))
+    if isinstance(own, str):
+        options = tuple(option.strip("'") for option in parameter.type.split(" | "))
+        return Choice(options) if len(options) > 1 and own in options else None
+    middle = parameter.default if _is_positive(parameter.default) else own
+    if not _is_positive(middle):
+        return None
+    low, high = middle / WIDTH, middle * WIDTH
+    return _numbers(max(1, round(low)) if whole else low, high, True, whole)
+
+
+def _widened(found: Range, own: Any) -> Range | None:
+    """The range with the config's own value in it, if it has one; None where a logarithmic scale cannot have it."""
+    if own is None:
+        return found
+    if found.log and own <= 0:
+        return None
+    return _numbers(min(found.low, own), max(found.high, own), found.log, found.whole)
+
+
+def _numbers(low: float, high: float, log: bool, whole: bool) -> Range:
+    """One type throughout: a question is compared as it is written, and 5 is not written like 5.0."""
+    number = round if whole else float
+    return Range(number(low), number(high), log, whole)
+
+
+def _is_whole(parameter: Parameter, own: Any) -> bool:
+    kinds = parameter.type.split(" | ")
+    return "float" not in kinds and ("int" in kinds or (isinstance(own, int) and not isinstance(own, bool)))
+
+
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf

@@ -1,0 +1,105 @@
+"""What came out of a search: its trials, those that no other beats, and the strongest. Values in, values out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sparsefed.commands.tune.space import Space, with_params
+from sparsefed.config import Config
+
+Objective = Literal["both", "attack", "damage"]
+AIMS: Mapping[Objective, str] = {
+    "both": "attack accuracy up, test accuracy kept",
+    "attack": "attack accuracy up, whatever it costs",
+    "damage": "test accuracy down",
+}
+STEALTH = 0.02  # of test accuracy, which an attack may cost and still count as unseen, where nobody says
+WARMUP = 5  # finished trials before any is pruned
+GAP, SLACK = 0.1, 0.02  # how far ahead in one objective, and behind in the other, the trial is that ends another
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run of the search; accuracies are fractions, None where nothing was measured."""
+
+    number: int
+    params: Mapping[str, Any]
+    state: Literal["finished", "pruned", "refused"]  # refused: by the attack, which does not take these parameters
+    rounds: int = 0
+    attack_accuracy: float | None = None  # mean over the last epoch
+    test_accuracy: float | None = None
+    norm_ratio: float | None = None  # attackers over honest devices
+    converged: bool = True
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A search as it stands."""
+
+    config: Config  # the one that was given
+    space: Space
+    objective: Objective
+    stealth: float | None
+    trials: tuple[Trial, ...]
+    front: tuple[Trial, ...]  # the nondominated of the finished trials, the strongest attack first
+    first: Trial  # of the parameters as given
+    strongest: Trial
+    failed: int  # trials that were killed or interrupted; they count for nothing
+
+    @property
+    def tuned(self) -> Config:
+        """The config of the strongest attack."""
+        name = f"{self.config.name}-tuned" if self.config.name else "tuned"
+        return with_params(self.config, self.strongest.params).model_copy(update={"name": name})
+
+
+def values(trial: Trial, objective: Objective) -> tuple[float, ...]:
+    """What the search makes as high as it can."""
+    attack, test = (trial.attack_accuracy or 0.0, trial.test_accuracy or 0.0) if trial.converged else (0.0, 0.0)
+    return {"both": (attack, test), "attack": (attack,), "damage": (-test,)}[objective]
+
+
+def nondominated(points: Sequence[tuple[float, ...]]) -> list[int]:
+    """Where no other point is at least as high in everything and higher in something.
+
+    >>> nondominated([(0.9, 0.5), (0.8, 0.7), (0.8, 0.6), (0.9, 0.5)])
+    [0, 1, 3]
+    """
+    return [i for i, point in enumerate(points) if not any(_dominates(other, point) for other in points)]
+
+
+def _dominates(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    return one != other and all(a >= b for a, b in zip(one, other, strict=True))
+
+
+def front(finished: Sequence[Trial], objective: Objective) -> tuple[Trial, ...]:
+    """The trials that no other beats, the strongest attack first."""
+    kept = [finished[i] for i in nondominated([values(trial, objective) for trial in finished])]
+    return tuple(sorted(kept, key=lambda trial: values(trial, objective), reverse=True))
+
+
+def strongest(finished: Sequence[Trial], first: Trial, objective: Objective, stealth: float | None) -> Trial:
+    """The strongest of the finished trials, by the package's rule; of equal ones the stealthier, then the earlier."""
+
+    def order(trial: Trial) -> tuple[float, ...]:
+        attack, test = values(trial, "both")
+        return *((-test, attack) if objective == "damage" else (attack, test)), -trial.number
+
+    if objective != "both":
+        return max(finished, key=order)
+    tests = {trial.number: values(trial, "both")[1] for trial in finished}
+    best = max(tests.values())
+    floor = min(best - STEALTH, tests[first.number]) if stealth is None else best - stealth
+    return max((trial for trial in finished if tests[trial.number] >= floor), key=order)
+
+
+def outdone(now: tuple[float, ...], then: tuple[float, ...]) -> bool:
+    """Whether a trial that was there `then` leaves one that is here `now`, at the same round, without hope.
+
+    >>> outdone((0.1, 0.86), (0.9, 0.85)), outdone((0.1, 0.86), (0.9, 0.80))
+    (True, False)
+    """
+    ahead = [b - a for a, b in zip(now, then, strict=True)]
+    return max(ahead) >= GAP and min(ahead) >= -SLACK

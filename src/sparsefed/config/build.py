@@ -1,0 +1,232 @@
+"""A config to a protocol that can run: data, devices, model, defense and attack, checked to fit together."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sparsefed import data
+from sparsefed.attacks import NEEDS, Attack, Goal, Scene, equip
+from sparsefed.config import lookup as names
+from sparsefed.config.schema import Config
+from sparsefed.core.dtypes import computed_in
+from sparsefed.core.engine import LocalPlan
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.federation import SAMPLING, Federation, federate, rounds_per_epoch
+from sparsefed.core.metrics import class_accuracies
+from sparsefed.core.rng import integer_seed, rng
+from sparsefed.core.round import Metrics, RoundReport, RoundSetup, ServerState, simulate, start
+from sparsefed.core.task import Task, differentiator, evaluator, image_normaliser, make_task
+from sparsefed.core.types import Arrays, Batch, Partition
+from sparsefed.data.augment import AUGMENTATIONS
+from sparsefed.data.partitions.summary import packed, portrait
+from sparsefed.defenses import DEFENSES
+from sparsefed.engines import ENGINES
+from sparsefed.models import MODELS, TEXT_MODELS
+from sparsefed.theory.privacy import Guarantee, of_run
+
+ROOT = 100  # examples of a server that needs some, where a config does not say (as in FLTrust's experiments)
+PORTRAYED = 60  # devices whose examples a manifest counts, for the picture in a report
+SCORES = 2**24  # that a model may give at once in an evaluation: 64 MB of float32
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """All that a run needs, built from its config."""
+
+    config: Config
+    protocol: RoundSetup
+    theta: Tensor  # the first model
+    evaluate: Callable[[Tensor], Metrics]
+    facts: Metrics  # what a reader of the run's numbers must know of its task
+    task: Task
+
+    def begin(self) -> ServerState:
+        """The state before round 1."""
+        return start(self.protocol, self.theta)
+
+    def privacy(self, dropped: int) -> Guarantee | None:
+        """What the noise guarantees, should a round lose at most so many unusable updates; None without noise."""
+        if self.config.defense.name != "dp_noise":
+            return None
+        return of_run(
+            "dp_noise",
+            {**DEFENSES["dp_noise"].usual, **names.regime(self.config), **self.config.defense.params},
+            cohort=self.config.train.cohort,
+            population=self.protocol.federation.device_count,
+            sampling=self.config.train.sampling,
+            lrs=[self.protocol.schedule(t) for t in range(1, self.config.rounds + 1)],
+            dropped=dropped,
+        )
+
+    def reports(self, state: ServerState) -> Iterator[RoundReport]:
+        """The rounds that follow a state."""
+        return simulate(self.protocol, state, self.config.rounds, self.evaluate, self.config.evaluate_every)
+
+
+def build_all(configs: Sequence[Config]) -> list[Experiment]:
+    """Several configs, all of them checked before the first can start; a data set that they share is loaded once."""
+    load = functools.cache(data.load)
+    return [build(config, load) for config in configs]
+
+
+def build(config: Config, load: Callable[[data.DataSet], Arrays] = data.load) -> Experiment:
+    """Load the data, deal it to the devices, make the model, and check that all of it fits together."""
+    arrays, defense = load(names.dataset(config)), names.defense(config)
+    dtype = computed_in(config.train.dtype)
+    task = _task(config, arrays)
+    defense.init(task.d)  # refuses what cannot work for a model of this size
+    engine = names.resolve("engine", config.train.engine, ENGINES)(task, dtype, config.train.memory_mb * 2**20)
+    federation = _federation(config, arrays)
+    goal, attack = _attack(config, arrays)
+    protocol = RoundSetup(
+        federation=federation,
+        engine=engine,
+        defense=defense,
+        schedule=names.schedule(config),
+        device_lr=config.train.mode == "fedavg",
+        weight_decay=config.train.weight_decay / config.train.cohort,
+        seed=config.seed,
+        attack=attack,
+        gradient=differentiator(task, dtype),
+        layers=tuple(slot.stop - slot.start for slot in task.slots),
+        root=_root(config, arrays),
+        plan=LocalPlan(
+            config.train.local_epochs, config.train.local_batch, config.train.local_decay, config.train.prox
+        ),
+        local_lr=config.train.local_lr,
+    )
+    evaluate = _evaluation(task, arrays, dtype, goal)
+    return Experiment(config, protocol, task.initial(), evaluate, _facts(config, arrays, federation, goal), task)
+
+
+def _task(config: Config, arrays: Arrays) -> Task:
+    _check_kind(config, arrays)
+    shape = arrays.x_train.shape[1:]
+    with torch.random.fork_rng(devices=[]):  # layers draw their first weights from torch's own generator
+        torch.default_generator.manual_seed(integer_seed(config.seed, "model"))
+        module = _built(config, shape if arrays.is_text else (shape[2], *shape[:2]), len(arrays.classes))
+    if arrays.is_text:
+        return make_task(module)
+    return make_task(module, image_normaliser(arrays.mean, arrays.std))
+
+
+def _check_kind(config: Config, arrays: Arrays) -> None:
+    """Refuse a listed model that was made for the other kind of data."""
+    name = config.model.name
+    fitting = [model for model in MODELS if (model in TEXT_MODELS) == arrays.is_text]
+    if name in MODELS and name not in fitting:
+        kind, other = ("text", "images") if arrays.is_text else ("images", "text")
+        raise ConfigError(
+            f"model {name} is for {other}, but {arrays.name} is {kind}; use one of {', '.join(sorted(fitting))}"
+        )
+
+
+def _built(config: Config, shape: tuple[int, ...], classes: int) -> nn.Module:
+    model = config.model
+    try:
+        module = names.model(config)(shape, classes, **model.params)
+    except (RuntimeError, ValueError) as error:
+        raise ConfigError(f"model {model.name} cannot be built with {model.params}: {error}") from error
+    if not isinstance(module, nn.Module):
+        raise ConfigError(
+            f"model '{model.name}' makes a thing of type {type(module).__name__}; it must return an nn.Module"
+        )
+    return module
+
+
+def deal(config: Config, arrays: Arrays) -> Partition:
+    """Who owns which of the training examples."""
+    table = config.data
+    return names.partition(config)(arrays.y_train, arrays.users, table.devices, table.per_device, config.seed)
+
+
+def _federation(config: Config, arrays: Arrays) -> Federation:
+    sample = names.resolve("sampling", config.train.sampling, SAMPLING)
+    if arrays.is_text and config.data.augment != "none":
+        raise ConfigError(
+            f"data.augment = '{config.data.augment}' is for images, but {arrays.name} is text; leave it out"
+        )
+    augment = names.resolve("augmentation", config.data.augment, AUGMENTATIONS)
+    x, y = torch.from_numpy(arrays.x_train), torch.from_numpy(arrays.y_train)
+    return federate(
+        x, y, deal(config, arrays), sample, config.train.cohort, names.threat_model(config), config.seed, augment
+    )
+
+
+def _root(config: Config, arrays: Arrays) -> Batch | None:
+    """The server's own examples, drawn evenly from the training set, where the config or the defense wants any."""
+    rule = DEFENSES.get(config.defense.name)
+    size = config.data.root or (ROOT if rule and "root" in rule.needs else 0)
+    if not size:
+        return None
+    if size > len(arrays.y_train):
+        raise ConfigError(f"data.root is {size}, but there are only {len(arrays.y_train)} training examples")
+    chosen = np.sort(rng(config.seed, "root").choice(len(arrays.y_train), size, replace=False))
+    x, y = torch.from_numpy(arrays.x_train[chosen]), torch.from_numpy(arrays.y_train[chosen])
+    return Batch(x, y, np.array([size]))
+
+
+def _attack(config: Config, arrays: Arrays) -> tuple[Goal | None, Attack | None]:
+    table = config.attack
+    if table is None:
+        return None, None
+    x, y, x_test, y_test = map(torch.from_numpy, (arrays.x_train, arrays.y_train, arrays.x_test, arrays.y_test))
+    scene = Scene(x, y, x_test, y_test, len(arrays.classes), config.seed, arrays.classes if arrays.is_text else ())
+    goal, attack = equip(f"attack {table.name}", names.attacker(table), scene, table.params)
+    missing = [need for need in NEEDS if need in attack.needs and need not in config.threat.knowledge]
+    if missing:
+        raise ConfigError(
+            f"attack {table.name} needs to know {' and '.join(map(repr, missing))}, which its attackers are not "
+            "granted; add it to threat.knowledge, or choose an attack that does without"
+        )
+    return goal, attack
+
+
+def _facts(config: Config, arrays: Arrays, federation: Federation, goal: Goal | None) -> Metrics:
+    """All examples that devices own, the rounds of an epoch, the classes and what always naming the most frequent one
+    would get, who owns what in a few numbers; and of an attack, how many points it is after and the share of the
+    devices that are compromised."""
+    threat = config.threat
+    share = len(federation.malicious) / federation.device_count
+    epoch = rounds_per_epoch(federation.device_count, federation.n)
+    facts: dict[str, Any] = {"examples": int(federation.partition.offsets[-1]), "epoch": epoch}
+    if arrays.y_test.ndim == 1:
+        frequent = np.bincount(arrays.y_test).max() / len(arrays.y_test)
+        facts |= {"classes": list(arrays.classes), "chance": float(frequent)}
+    dealt = portrait(federation.partition, arrays.y_train, len(arrays.classes), PORTRAYED)
+    facts |= {"partition": packed(dealt)}
+    if config.attack is not None:
+        facts["influence"] = share if threat.per_round is None else threat.per_round / config.train.cohort
+    return facts if goal is None else {**facts, "attack_points": len(goal.test_y)}
+
+
+def _evaluation(task: Task, arrays: Arrays, dtype: torch.dtype, goal: Goal | None) -> Callable[[Tensor], Metrics]:
+    """Test loss and accuracy without the points that the attackers are after, and attack accuracy on these."""
+    # A batch whose outputs fit into the cache's neighbourhood: text has a score for each word at each position.
+    scores = len(arrays.classes) * arrays.y_test[0].size
+    evaluate = evaluator(task, dtype, min(1000, max(1, SCORES // scores)))
+    x, y = torch.from_numpy(arrays.x_test), torch.from_numpy(arrays.y_test)
+    clean = torch.ones(len(y), dtype=torch.bool)
+    if goal is not None:
+        clean[goal.positions] = False
+    x, y = x[clean], y[clean]
+
+    def metrics(theta: Tensor) -> Metrics:
+        test = evaluate(theta, x, y)
+        found: dict[str, Any] = {"test_loss": test.loss, "test_accuracy": test.accuracy(y)}
+        if y.dim() == 1:
+            found["class_accuracy"] = class_accuracies(test.predictions, y, len(arrays.classes))
+        if arrays.is_text:
+            found["test_perplexity"] = float(torch.tensor(test.loss, dtype=torch.float64).exp())
+        if goal is not None:
+            found["attack_accuracy"] = evaluate(theta, goal.test_x, goal.test_y).accuracy(goal.test_y)
+        return found
+
+    return metrics

@@ -1,0 +1,167 @@
+"""TOML files, tables and `--set` to a checked config, and back; every refusal is one sentence."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from sparsefed.config import templates as bases
+from sparsefed.config.lookup import check, example, takes_peak
+from sparsefed.config.schema import Config, Named
+from sparsefed.core.errors import ConfigError, unknown
+from sparsefed.core.schedule import epochs_in_rounds
+from sparsefed.core.threat import WHO
+
+
+def read(path: Path, overrides: Sequence[str] = ()) -> Config:
+    """A config file, with `key=value` overrides on top; without a name, it is called like the file."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except FileNotFoundError:
+        raise ConfigError(f"there is no config file {path}; `sparsefed list` shows what a config can name") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not a config: it is not even text; give a TOML file") from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read ({error.strerror}); give a config file in TOML") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not valid TOML: {_lowered(str(error))}") from None
+    config = parse(table, overrides, str(path))
+    return config if config.name else config.model_copy(update={"name": path.stem})
+
+
+def parse(table: Mapping[str, Any], overrides: Sequence[str] = (), source: str = "") -> Config:
+    """A validated config from a table, or one ConfigError that names every problem, and the source it came from."""
+    merged: dict[str, Any] = _copied(table)
+    for override in overrides:
+        _set(merged, override)
+    try:
+        config = _timed(Config.model_validate(_on_its_base(merged)))
+        check(config)
+    except ValidationError as error:
+        problems = "; ".join(_sentence(problem) for problem in error.errors())
+        raise ConfigError(_from(source) + problems) from None
+    except ConfigError as error:
+        raise ConfigError(_from(source) + str(error)) from error
+    return config
+
+
+def _on_its_base(table: dict[str, Any]) -> dict[str, Any]:
+    """What the config says together with its base; `attack = false`, and nobody attacks, whatever [threat] says."""
+    base = table.get("base")
+    if base and isinstance(base, str):
+        table = bases.over(bases.load(base), {key: item for key, item in table.items() if key != "base"})
+    bases.refuse_both(table)
+    if table.get("attack") is False:
+        table = {key: item for key, item in table.items() if key not in ("attack", "threat")}
+    return table
+
+
+def _timed(config: Config) -> Config:
+    """Rounds where epochs are given, and the peak that a schedule has by itself."""
+    train, devices, rounds = config.train, config.data.devices, config.rounds
+    if config.epochs is not None:
+        rounds = epochs_in_rounds(config.epochs, devices, train.cohort)
+        if "rounds" in config.model_fields_set and config.rounds != rounds:
+            raise ConfigError(
+                f"rounds = {config.rounds} and epochs = {config.epochs:g} contradict each other: with {devices} "
+                f"devices, {train.cohort} a round, these epochs are {rounds} rounds; give one of them"
+            )
+    if train.peak_at is None and train.peak_epoch is None:
+        train = train.model_copy(update={"peak_at": takes_peak(train.schedule)[1]})
+    return config.model_copy(update={"rounds": rounds, "train": train})
+
+
+def twins(config: Config) -> dict[str, Config]:
+    """What a run under attack is compared with: the same without attackers, and that without a defense as well.
+
+    Nobody attacks, but the goal stays: test accuracy is measured on the same examples, and attack accuracy says what
+    the attackers would get for nothing.
+    """
+    if config.attack is None or not any(getattr(config.threat, who) for who in WHO):
+        raise ConfigError("nobody attacks in this config, so it has no twins; leave --twins away")
+    nobody = config.threat.model_copy(update={**dict.fromkeys(WHO), "count": 0})
+    calm = config.model_copy(update={"name": f"{config.name}-unattacked", "threat": nobody})
+    plain = calm.model_copy(update={"name": f"{config.name}-plain", "defense": Named(name="undefended")})
+    return {"unattacked": calm} if config.defense.name == "undefended" else {"unattacked": calm, "plain": plain}
+
+
+def dump(config: Config) -> dict[str, Any]:
+    """The config as a table again, every default written out."""
+    return _without_none(config.model_dump(mode="json"))
+
+
+def _set(table: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    *path, last = (part.strip() for part in key.split("."))
+    if not equals or not all((*path, last)):
+        raise ConfigError(f"--set takes key=value, for instance --set defense.k=1000, but was given '{override}'")
+    bases.replace(table, ".".join((*path, last)))
+    for part in path:
+        table = table.setdefault(part, {})
+        if not isinstance(table, dict):
+            raise ConfigError(f"--set {override}: '{part}' is a value, not a table")
+    table[last] = value_of(text)
+
+
+def value_of(text: str) -> Any:
+    """A value as TOML writes it; what is none is a bare word, that is, a string."""
+    try:
+        table = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text.strip()
+    return table["value"] if len(table) == 1 else text.strip()
+
+
+_MUST_BE = {
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "string_type": "text in quotes",
+    "tuple_type": "a list of whole numbers",
+}
+
+
+def _sentence(problem: Any) -> str:
+    """One of pydantic's findings, for a person."""
+    path, kind, given = [str(part) for part in problem["loc"]], problem["type"], problem.get("input")
+    where = ".".join(path)
+    if kind == "extra_forbidden":
+        *above, key = path
+        return unknown("key" + (f" in [{'.'.join(above)}]" if above else ""), key, _valid_keys(above))
+    if kind == "missing":
+        return f"{where} is missing; {example(path[0])}"
+    if kind in ("model_type", "model_attributes_type"):
+        return f"{where} is {given!r}, but must be a table; {example(where)}"
+    if kind == "literal_error" and isinstance(given, str):
+        return unknown(where, given, re.findall(r"'([^']+)'", problem["ctx"]["expected"]))
+    allowed = _MUST_BE.get(kind) or re.sub(r"^(Input should be|Value error,) ", "", problem["msg"])
+    return f"{where} is {given!r}, but must be {allowed}"
+
+
+def _valid_keys(path: Sequence[str]) -> Sequence[str]:
+    model: Any = Config
+    for part in path:
+        model = model.model_fields[part].annotation
+    return list(model.model_fields)
+
+
+def _from(source: str) -> str:
+    return f"{source}: " if source else ""
+
+
+def _lowered(sentence: str) -> str:
+    return sentence[:1].lower() + sentence[1:]
+
+
+def _copied(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _copied(item) if isinstance(item, Mapping) else item for key, item in table.items()}
+
+
+def _without_none(table: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {key: item for key, item in table.items() if item is not None}
+    return {key: _without_none(item) if isinstance(item, Mapping) else item for key, item in kept.items()}

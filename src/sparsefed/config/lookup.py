@@ -1,0 +1,183 @@
+"""The only place where a string becomes a function, and what can be refused without loading data."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sparsefed import data
+from sparsefed.attacks import ATTACKS, Attacker
+from sparsefed.attacks.goals import labels
+from sparsefed.attacks.registry import check_parameters
+from sparsefed.config.schema import Config, DataTable, Named, TrainTable
+from sparsefed.core.errors import ConfigError, unknown
+from sparsefed.core.federation import SAMPLING
+from sparsefed.core.schedule import SCHEDULES, Schedule, peak_share
+from sparsefed.core.signatures import check_arguments, parameters
+from sparsefed.core.threat import WHO, ThreatModel, malicious_ids
+from sparsefed.core.types import Defense, Partition
+from sparsefed.data.augment import AUGMENTATIONS
+from sparsefed.data.partitions.partition import PARTITIONS
+from sparsefed.defenses import DEFENSES, assemble
+from sparsefed.engines import ENGINES
+from sparsefed.models import MODELS
+
+
+def resolve(kind: str, name: str, known: Mapping[str, Any]) -> Any:
+    """The thing of that name: a listed one, or `module:attribute`."""
+    if name in known:
+        return known[name]
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        raise ConfigError(unknown(kind, name, known) + ', or one of your own as "module:function"')
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except Exception as error:  # importing runs code that is not ours: anything can come out
+        raise ConfigError(f"{kind} '{name}' cannot be imported ({error}); is its folder on PYTHONPATH?") from error
+
+
+def function(kind: str, name: str, known: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
+    found = resolve(kind, name, known)
+    if not callable(found):
+        raise ConfigError(f"{kind} '{name}' is of type {type(found).__name__}; name a function")
+    function: Callable[..., Any] = found
+    return function
+
+
+def check(config: Config) -> None:
+    """Everything that can be refused without loading data."""
+    dataset(config)
+    partition(config)
+    function("augmentation", config.data.augment, AUGMENTATIONS)
+    function("sampling", config.train.sampling, SAMPLING)
+    function("engine", config.train.engine, ENGINES)
+    schedule(config)
+    _check_local(config.train)
+    check_arguments(f"model {config.model.name}", model(config), config.model.params, skip=2)
+    defense(config)
+    _check_threat(config)
+    devices, cohort = config.data.devices, config.train.cohort
+    if devices is not None and cohort > devices:
+        raise ConfigError(f"train.cohort is {cohort}, but there are only {devices} devices; use at most that")
+
+
+def _check_local(train: TrainTable) -> None:
+    """In uncompressed mode a device sends one gradient and the server owns the rate."""
+    local = ("local_epochs", "local_batch", "local_lr", "local_decay", "prox")
+    given = [f"train.{key}" for key in local if getattr(train, key) != TrainTable.model_fields[key].default]
+    if given and train.mode != "fedavg":
+        raise ConfigError(
+            f"{' and '.join(given)} {'is' if len(given) == 1 else 'are'} for devices that train by themselves, but in "
+            f"mode '{train.mode}' they send one gradient; set train.mode = \"fedavg\""
+        )
+
+
+def _check_threat(config: Config) -> None:
+    threat, devices = threat_model(config), config.data.devices
+    anybody = bool(threat.share or threat.count or threat.ids or threat.per_round)
+    if config.attack:
+        check_parameters(f"attack {config.attack.name}", attacker(config.attack), config.attack.params)
+    if config.attack and all(getattr(threat, who) is None for who in WHO):
+        raise ConfigError(f"there is an [attack] but nobody to carry it out; add [threat] with one of {', '.join(WHO)}")
+    if anybody and not config.attack:
+        raise ConfigError(f"there is a [threat] but no [attack]; {example('attack')}")
+    if anybody and threat.start > config.rounds:
+        raise ConfigError(
+            f"threat.start is {threat.start}, but the run ends at round {config.rounds}, so nobody would attack; "
+            f"use at most {config.rounds}"
+        )
+    if threat.per_round is not None and threat.per_round > config.train.cohort:
+        raise ConfigError(
+            f"threat.per_round is {threat.per_round}, but a round has only {config.train.cohort} devices; "
+            "use at most that"
+        )
+    if devices is not None:
+        malicious_ids(threat, devices, config.seed)  # refuses more attackers than devices
+
+
+def example(table: str) -> str:
+    known = {"model": MODELS, "defense": DEFENSES, "attack": ATTACKS}.get(table)
+    if known is None:
+        return f"write [{table}] above its keys"
+    return f'write for instance [{table}] name = "{next(iter(known))}"; valid choices: {", ".join(sorted(known))}'
+
+
+def dataset(config: Config) -> data.DataSet:
+    """The record of the config's data set, text in the size that it asks for."""
+    found = resolve("data set", data.canonical(config.data.name), data.DATASETS)
+    if not isinstance(found, data.DataSet):
+        raise ConfigError(f"data set '{config.data.name}' is of type {type(found).__name__}; name a DataSet record")
+    vocabulary, length = config.data.vocabulary, config.data.length
+    if vocabulary is None and length is None:
+        return found
+    if found.resized is None:
+        raise ConfigError(f"data.vocabulary and data.length are for text, but {found.name} is none; leave them out")
+    return found.resized(vocabulary, length)
+
+
+def partition(config: Config) -> Callable[..., Partition]:
+    """The rule of the name, with the parameters that are its own and no others."""
+    rule, given = function("partition", config.data.partition, PARTITIONS), config.data.params
+    takes = [p.name for p in parameters(rule, skip=5)]
+    for key in [key for key in given if key not in takes]:
+        owners = [name for name, other in PARTITIONS.items() if key in {p.name for p in parameters(other, skip=5)}]
+        if owners:
+            raise ConfigError(f"data.{key} belongs to the partition {owners[0]}, not to {config.data.partition}")
+        raise ConfigError(unknown("key in [data]", key, [*DataTable.model_fields, *takes]))
+    check_arguments(f"partition {config.data.partition}", rule, given, skip=5)
+    return functools.partial(rule, **given)
+
+
+def model(config: Config) -> Callable[..., Any]:
+    return function("model", config.model.name, MODELS)
+
+
+def attacker(table: Named) -> Attacker:
+    """A listed attack, or a method of the user's own, which serves the paper's goal: test points with wrong labels."""
+    found = resolve("attack", table.name, ATTACKS)
+    if isinstance(found, Attacker):
+        return found
+    return Attacker(function("attack", table.name, {}), "", labels)
+
+
+def schedule(config: Config) -> Schedule:
+    train, peak = config.train, config.train.peak_at
+    if train.peak_epoch is not None:
+        peak = peak_share(train.peak_epoch, config.rounds, config.data.devices, train.cohort)
+    if peak is not None and not takes_peak(train.schedule)[0]:
+        key = "peak_at" if train.peak_epoch is None else "peak_epoch"
+        peaked = [name for name in SCHEDULES if takes_peak(name)[0]]
+        raise ConfigError(
+            f"train.{key} is {getattr(train, key):g}, but schedule {train.schedule} has no peak; leave it out, or "
+            f"choose a schedule that has one: {', '.join(peaked)}"
+        )
+    builder, given = function("schedule", train.schedule, SCHEDULES), {} if peak is None else {"peak_at": peak}
+    check_arguments(f"schedule {train.schedule}", builder, given, skip=2)
+    schedule: Schedule = builder(train.lr, config.rounds, **given)
+    return schedule
+
+
+def takes_peak(schedule: str) -> tuple[bool, float | None]:
+    """Whether a schedule can be told where its peak is, and where it is if nobody says."""
+    found = [p.default for p in parameters(function("schedule", schedule, SCHEDULES), 2) if p.name == "peak_at"]
+    return bool(found), found[0] if found else None
+
+
+def defense(config: Config) -> Defense:
+    name, given = config.defense.name, config.defense.params
+    builder = function("defense", name, {name: rule.builder for name, rule in DEFENSES.items()})
+    shared = regime(config)
+    for key in shared.keys() & given:
+        raise ConfigError(f"defense.{key} follows from train.{key}; set it there")
+    usual = DEFENSES[name].usual if name in DEFENSES else {}
+    return assemble(f"defense {name}", builder, {**usual, **shared, **given}, hidden=shared)
+
+
+def regime(config: Config) -> dict[str, str]:
+    return {"mode": config.train.mode, "preset": config.train.preset}
+
+
+def threat_model(config: Config) -> ThreatModel:
+    return ThreatModel(**config.threat.model_dump())

@@ -1,0 +1,117 @@
+"""The records of a config, one for each of its tables; a wrong key or type is refused here."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from sparsefed.attacks import Need
+from sparsefed.core.engine import MEMORY_BUDGET
+
+DEVICES = 10_000  # the population where a config does not say
+
+# Strict, because TOML has types: "5" is not a number and true is not 1.
+Whole = Annotated[int, Field(strict=True)]
+Count = Annotated[int, Field(strict=True, ge=1)]
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Named(BaseModel):
+    """A choice by name, with the parameters of what was chosen beside it."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    name: str
+
+    @property
+    def params(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+
+class DataTable(BaseModel):
+    """Which examples, and who owns them; parameters of the partition stand beside its name."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    name: str = "fmnist"
+    partition: str = "one_class"
+    devices: Count | None = None  # None: one a user, where the partition is by_user
+    per_device: Count | None = None
+    root: Count | None = None  # examples that the server itself holds; None: as many as the defense asks for
+    augment: str = "none"  # what honest devices do to their images before they train on them
+    vocabulary: Annotated[int, Field(strict=True, ge=5)] | None = None  # of text, special tokens too; None: its usual
+    length: Count | None = None  # of a sequence of text, in tokens; None: its usual
+
+    @property
+    def params(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _some_devices(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.get("devices") is None and given.get("partition") != "by_user":
+            return {**given, "devices": DEVICES}
+        return given
+
+
+class TrainTable(_Table):
+    """How a round is run."""
+
+    mode: Literal["uncompressed", "fedavg"] = "uncompressed"
+    preset: Literal["paper", "authors-2021-05", "authors-2021-08"] = "paper"
+    cohort: Count = 100
+    sampling: str = "epoch"
+    lr: Number = Field(0.2, gt=0)
+    schedule: str = "triangular"
+    peak_at: Number | None = None  # as a share of the rounds; None: the schedule's own, or peak_epoch
+    peak_epoch: Number | None = Field(None, ge=0)  # the same in epochs
+    weight_decay: Number = Field(5e-4, ge=0)  # of the round's sum; each of the cohort's devices applies its share
+    local_epochs: Count = 1
+    local_batch: Count | None = None  # None: all of a device's examples at once
+    local_lr: Number | None = Field(None, gt=0)  # None: the schedule's lambda(t)
+    local_decay: Number = Field(1.0, gt=0)  # the local rate's factor from an epoch to the next
+    prox: Number = Field(0.0, ge=0)  # FedProx's mu
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    engine: str = "fused"
+    memory_mb: Count = MEMORY_BUDGET // 2**20
+
+
+class ThreatTable(_Table):
+    """Who is compromised and when they act; nobody by default."""
+
+    share: Number | None = None
+    count: Whole | None = None
+    ids: tuple[Whole, ...] | None = None
+    per_round: Whole | None = None
+    start: Whole = 1
+    stop: Whole | None = None
+    every: Whole = 1
+    knowledge: tuple[Need, ...] = ("own data",)
+
+
+class Config(_Table):
+    """A whole run."""
+
+    name: str = ""
+    seed: Whole = Field(0, ge=0)
+    base: str = Field("", exclude=True)  # a config to start from; `parse` puts what it says in its place
+    rounds: Count = 2400
+    epochs: Number | None = Field(None, gt=0)  # instead of rounds: how often every device takes part
+    evaluate_every: Count = 25
+    checkpoint_every: Count = 50
+    data: DataTable = DataTable()
+    model: Named = Named(name="cnn")
+    train: TrainTable = TrainTable()
+    defense: Named = Named(name="undefended")
+    threat: ThreatTable = ThreatTable()
+    attack: Named | None = None
+
+    @field_validator("name")
+    @classmethod
+    def _one_folder(cls, name: str) -> str:
+        if "/" in name or name in (".", "..") or not name.isprintable() or name != name.strip():
+            raise ValueError("a plain name, for it names the run's folder; choose another place with --out")
+        return name

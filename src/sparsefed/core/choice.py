@@ -1,0 +1,53 @@
+"""What `krum(f=2)`, `pgd(epochs=5)` or `dirichlet(alpha=0.1)` return: a function together with its parameters.
+
+Rules, attacks, goals, partitions and schedules cannot be built where they are chosen: a rule must know how devices
+train, an attack the data. So choosing one only writes down what was chosen; `Simulation`, `Server` and configs build it.
+A choice with a listed name (or one that can be imported) can be written into a config and read back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sparsefed.core.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A rule, attack, goal, partition or schedule that was chosen, with the parameters it was given."""
+
+    kind: str  # "defense", "attack", "goal", "partition", "schedule"
+    name: str  # as a config writes it: "krum", "my_module:my_rule"; "" where it cannot be named
+    function: Callable[..., Any]
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_config(self) -> dict[str, Any]:
+        """Return the table that a config would have: the name, and the parameters beside it."""
+        if not self.name:
+            raise ConfigError(
+                f"this {self.kind} cannot be written into a config: it is no function at the top of a module that can "
+                "be imported; define it there, or keep it in Python"
+            )
+        return {"name": self.name, **self.parameters}
+
+    def __repr__(self) -> str:
+        given = ", ".join(f"{key}={value!r}" for key, value in self.parameters.items())
+        return f"{self.name or getattr(self.function, '__name__', self.kind)}({given})"
+
+
+def importable_name(function: Callable[..., Any]) -> str:
+    """Return `module:function` where importing that gives this very function, else ''.
+
+    >>> from math import sqrt
+    >>> importable_name(sqrt), importable_name(lambda: 0)
+    ('math:sqrt', '')
+    """
+    import importlib
+
+    module, name = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
+    if not module or module == "__main__" or not name.isidentifier():
+        return ""
+    found = getattr(importlib.import_module(module), name, None)
+    return f"{module}:{name}" if found is function else ""

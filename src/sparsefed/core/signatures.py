@@ -1,0 +1,137 @@
+"""What a builder takes, read from its signature: name, type, default and one line each.
+
+A parameter's line is the `Annotated` note of its type. Rules, attacks and models are described and checked this
+way.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Integral, Real
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from sparsefed.core.errors import ConfigError, unknown
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of a builder."""
+
+    name: str
+    type: str  # as a person reads it: int, float, 'a' | 'b'
+    required: bool
+    default: Any  # None if required
+    doc: str
+
+
+def parameters(builder: Callable[..., Any], skip: int = 0) -> tuple[Parameter, ...]:
+    """The parameters of a builder, in order; the first `skip` are not the user's to give."""
+    hints = _hints(builder)
+    named = [p for p in _taken(builder)[skip:] if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    return tuple(_parameter(p, hints.get(p.name, Any)) for p in named)
+
+
+def check_arguments(
+    name: str,
+    builder: Callable[..., Any],
+    given: Mapping[str, Any],
+    skip: int = 0,
+    hidden: Collection[str] = (),
+    beside: Callable[..., Any] | None = None,
+    beside_skip: int = 0,
+) -> None:
+    """Refuse unknown, missing and mistyped parameters, with the valid ones; `hidden` are not the user's to give.
+
+    `beside` takes the parameters that are not the builder's own.
+    """
+    known = parameters(builder, skip) + (parameters(beside, beside_skip) if beside else ())
+    _check_skipped(name, builder, skip)
+    if not any(p.kind is p.VAR_KEYWORD for p in _taken(builder)):
+        for key in [key for key in given if key not in {p.name for p in known}]:
+            raise ConfigError(f"{name}: {_unknown(key, [p.name for p in known if p.name not in hidden])}")
+    missing = [p for p in known if p.required and p.name not in given]
+    if missing:
+        wanted = "; ".join(f"{p.name} ({p.type}{': ' + p.doc if p.doc else ''})" for p in missing)
+        raise ConfigError(f"{name} needs {wanted}")
+    hints = (_hints(beside, extras=False) if beside else {}) | _hints(builder, extras=False)
+    for key, value in given.items():
+        if not _fits(value, hints.get(key, Any)):
+            raise ConfigError(f"{name}: {key} is {value!r}, but must be {readable(hints[key])}")
+
+
+def _unknown(key: str, valid: Sequence[str]) -> str:
+    return unknown("parameter", key, valid) if valid else f"it takes no parameters, but was given '{key}'"
+
+
+def _check_skipped(name: str, builder: Callable[..., Any], skip: int) -> None:
+    """A builder of the user's own must take what it is handed."""
+    taken = _taken(builder)
+    places = [p for p in taken if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if len(places) < skip and not any(p.kind is p.VAR_POSITIONAL for p in taken):
+        raise ConfigError(f"{name} takes {len(places)} positional arguments, but is handed {skip}; give it that many")
+
+
+def _taken(builder: Callable[..., Any]) -> list[inspect.Parameter]:
+    return list(inspect.signature(builder).parameters.values())
+
+
+def _hints(builder: Callable[..., Any], extras: bool = True) -> dict[str, Any]:
+    """The types of a function's parameters, or of a class's; none where they name what only a type checker imports."""
+    try:
+        return get_type_hints(inspect.unwrap(_called(builder)), include_extras=extras)
+    except (NameError, TypeError):
+        return {}
+
+
+def _called(builder: Callable[..., Any]) -> Callable[..., Any]:
+    return getattr(builder, "__init__") if isinstance(builder, type) else builder  # noqa: B009
+
+
+def _parameter(parameter: inspect.Parameter, hint: Any) -> Parameter:
+    bare, *notes = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    required = parameter.default is inspect.Parameter.empty
+    default = None if required else parameter.default
+    return Parameter(parameter.name, readable(bare), required, default, notes[0] if notes else "")
+
+
+def _options(hint: Any) -> tuple[Any, ...]:
+    options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    return tuple(get_args(option)[0] if get_origin(option) is Annotated else option for option in options)
+
+
+def readable(hint: Any) -> str:
+    """A type as a person reads it.
+
+    >>> readable(int | None), readable(Literal["a", "b"]), readable(tuple[int, ...])
+    ('int', "'a' | 'b'", 'list of int')
+    """
+    words: list[str] = []
+    for option in _options(hint):
+        choices = [repr(choice) for choice in get_args(option)] if get_origin(option) is Literal else []
+        if get_origin(option) is tuple and (inner := get_args(option)):
+            choices = [f"list of {readable(inner[0])}"]
+        words += choices or [getattr(option, "__name__", str(option))]
+    return " | ".join(word for word in words if word != "NoneType")
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    return any(_fits_one(value, option) for option in _options(hint))
+
+
+def _fits_one(value: Any, option: Any) -> bool:
+    if option is Any:
+        return True
+    if get_origin(option) is Literal:
+        return isinstance(value, str) and value in get_args(option)
+    if option is NoneType:
+        return value is None
+    if get_origin(option) is tuple:
+        return isinstance(value, (list, tuple)) and all(_fits(part, get_args(option)[0]) for part in value)
+    if option is int:
+        return isinstance(value, Integral) and not isinstance(value, bool)
+    if option is float:
+        return isinstance(value, Real) and not isinstance(value, bool)
+    return not isinstance(option, type) or isinstance(value, option)

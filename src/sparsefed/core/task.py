@@ -1,0 +1,181 @@
+"""A model and its loss seen through one flat vector: the only file, with the engines under `client/`, that knows
+`nn.Module`.
+
+A `Task` never trains its template: engines and evaluation work on private copies, so a task can be shared.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.types import IGNORED
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Where one parameter lives in the flat vector."""
+
+    name: str
+    shape: torch.Size
+    start: int
+
+    @property
+    def stop(self) -> int:
+        return self.start + math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is trained: a template module, its slots in the flat vector, and how raw examples become its inputs."""
+
+    template: nn.Module
+    slots: tuple[Slot, ...]
+    prepare: Callable[[Tensor], Tensor]  # raw examples -> float32 inputs (or integer tokens, left as they are)
+
+    @property
+    def d(self) -> int:
+        return self.slots[-1].stop
+
+    def initial(self) -> Tensor:
+        """The template's parameters as a vector [d]."""
+        parameters = dict(self.template.named_parameters())
+        return torch.cat([parameters[slot.name].detach().reshape(-1).float() for slot in self.slots])
+
+    def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Cross-entropy of each example [M]; where an example has several targets (tokens), the mean over those that
+        are not IGNORED, and 0 where all are."""
+        entropies = _entropies(outputs, y)
+        return entropies if y.dim() == 1 else entropies.sum(1) / (y != IGNORED).sum(1).clamp(min=1)
+
+
+def _entropies(outputs: Tensor, y: Tensor) -> Tensor:
+    """Cross-entropy of each target, shaped like y; 0 where it is IGNORED."""
+    flat = outputs.float().flatten(0, y.dim() - 1)
+    return F.cross_entropy(flat, y.flatten(), reduction="none", ignore_index=IGNORED).view(y.shape)
+
+
+def make_task(module: nn.Module, prepare: Callable[[Tensor], Tensor] | None = None) -> Task:
+    """A task from any module whose examples do not see each other."""
+    for name, layer in module.named_modules():
+        if isinstance(layer, _BatchNorm):
+            raise ConfigError(
+                f"layer '{name}' is a {type(layer).__name__}: it mixes the examples of a batch, so one device's update "
+                "would depend on other devices' data; use GroupNorm or LayerNorm instead"
+            )
+    slots, start = [], 0
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad:
+            slots.append(Slot(name, parameter.shape, start))
+            start += parameter.numel()
+    if not slots:
+        raise ConfigError("the model has no trainable parameter: nothing to learn")
+    return Task(copy.deepcopy(module), tuple(slots), prepare or as_float)
+
+
+def as_float(x: Tensor) -> Tensor:
+    """Examples that need no preparation: bytes become [0, 1], floats float32, other integers (tokens) stay."""
+    if x.dtype == torch.uint8:
+        return x.float().div_(255)
+    return x.float() if x.is_floating_point() else x
+
+
+def image_normaliser(mean: tuple[float, ...], std: tuple[float, ...]) -> Callable[[Tensor], Tensor]:
+    """uint8 [M, H, W, C] -> float32 [M, C, H, W] in channels-last memory, each channel centred and scaled."""
+    scale = 1 / (255 * torch.tensor(std))
+    shift = -torch.tensor(mean) / torch.tensor(std)
+
+    def prepare(x: Tensor) -> Tensor:
+        return torch.addcmul(shift, x.float(), scale).permute(0, 3, 1, 2)
+
+    return prepare
+
+
+def working_copy(task: Task, dtype: torch.dtype) -> nn.Module:
+    """A private module to compute with: its own parameters, in `dtype`, 2-d convolutions in channels-last memory."""
+    module = copy.deepcopy(task.template).to(dtype)
+    for layer in module.modules():
+        if isinstance(layer, nn.Conv2d):
+            layer.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return module
+
+
+@torch.no_grad()
+def load_flat(task: Task, module: nn.Module, theta: Tensor) -> None:
+    """Write a flat vector into a working copy."""
+    parameters = dict(module.named_parameters())
+    for slot in task.slots:
+        parameters[slot.name].copy_(theta[slot.start : slot.stop].view(slot.shape))
+
+
+def draws(module: nn.Module) -> bool:
+    """Whether it has layers that draw (dropout)."""
+    return any(isinstance(layer, nn.modules.dropout._DropoutNd) for layer in module.modules())
+
+
+@contextmanager
+def seeded_layers(module: nn.Module, seed: int) -> Iterator[None]:
+    """Layers that draw (dropout) draw from `seed`, and the rest of the program never notices."""
+    if not draws(module):
+        yield
+        return
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How a model does on some examples."""
+
+    loss: float  # mean over the targets, all of them alike
+    predictions: Tensor  # int64, a label for each target
+
+    def accuracy(self, y: Tensor) -> float:
+        counted = y != IGNORED
+        return float((self.predictions == y)[counted].double().mean()) if bool(counted.any()) else math.nan
+
+
+def evaluator(task: Task, dtype: torch.dtype, batch: int = 1000) -> Callable[[Tensor, Tensor, Tensor], Evaluation]:
+    """(theta, x, y) -> loss and predictions, a batch at a time; kept apart from training so that it can be thinned."""
+    module = working_copy(task, dtype).eval()
+
+    @torch.inference_mode()
+    def evaluate(theta: Tensor, x: Tensor, y: Tensor) -> Evaluation:
+        load_flat(task, module, theta)
+        total, targets, predictions = 0.0, 0, []
+        for low in range(0, len(x), batch):
+            inputs = task.prepare(x[low : low + batch])
+            outputs = module(inputs.to(dtype) if inputs.is_floating_point() else inputs).float()
+            wanted = y[low : low + batch]
+            total += float(_entropies(outputs, wanted).double().sum())
+            targets += int((wanted != IGNORED).sum())
+            predictions.append(outputs.argmax(-1))
+        return Evaluation(total / max(targets, 1), torch.cat(predictions) if predictions else y[:0])
+
+    return evaluate
+
+
+def differentiator(task: Task, dtype: torch.dtype) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """(theta, x, y) -> gradient of the mean loss [d]: what any device can compute for itself, attackers included."""
+    module = working_copy(task, dtype).eval()
+    named = dict(module.named_parameters())
+    parameters = [named[slot.name] for slot in task.slots]
+
+    def gradient(theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        load_flat(task, module, theta)
+        inputs = task.prepare(x)
+        outputs = module(inputs.to(dtype) if inputs.is_floating_point() else inputs)
+        parts = torch.autograd.grad(task.losses(outputs, y).mean(), parameters, materialize_grads=True)
+        return torch.cat([part.reshape(-1).float() for part in parts])
+
+    return gradient

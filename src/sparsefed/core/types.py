@@ -1,0 +1,121 @@
+"""The nouns of the project, with their shapes; no behaviour.
+
+A round of federated learning is a sentence of four words: cohort -> updates -> one direction -> new model. Everything
+is a flat float32 vector of d parameters. An *update* is always `theta_before - theta_after`, so the server subtracts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+UInt8Array = npt.NDArray[np.uint8]
+IntArray = npt.NDArray[np.int64]
+IndexArray = npt.NDArray[np.int32]
+
+IGNORED = -100  # the label of a position with nothing to predict: it counts in no loss and no accuracy
+
+State = Mapping[str, Tensor]  # named tensors: a checkpoint is a copy of it
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """A data set in memory: images stay uint8 and are normalised a block at a time; text is the numbers of tokens."""
+
+    name: str
+    x_train: UInt8Array | IndexArray  # [N, H, W, C]; text: [N, T]
+    y_train: IntArray  # [N]; text: [N, T], the token that follows, IGNORED where none does
+    x_test: UInt8Array | IndexArray  # [M, H, W, C]
+    y_test: IntArray  # [M]
+    classes: tuple[str, ...]  # text: the vocabulary
+    mean: tuple[float, ...]  # of x / 255, a channel each; text: ()
+    std: tuple[float, ...]
+    users: IntArray | None = None  # [N], who wrote the training example, where the data set knows
+
+    @property
+    def is_text(self) -> bool:
+        """Whether examples are sequences of tokens, a target each."""
+        return self.y_train.ndim == 2
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """Who owns what, for a population of any size; both arrays are read-only."""
+
+    offsets: IntArray  # [devices + 1], from 0, strictly increasing
+    examples: IndexArray  # [total], rows of the data set
+
+    @property
+    def devices(self) -> int:
+        return len(self.offsets) - 1
+
+
+class Batch(NamedTuple):
+    """The examples of some devices, device after device."""
+
+    x: Tensor  # [M, ...] raw: uint8 images [M, H, W, C], or whatever the task prepares
+    y: Tensor  # int64 [M] (or [M, T] where an example has several targets)
+    sizes: IntArray  # [devices], how many of the M belong to each
+
+
+class Block(Protocol):
+    """Some clients' updates, seen three ways. A rule asks for no more than it needs, so that an engine can answer
+    norms and weighted sums without ever writing the rows."""
+
+    @property
+    def size(self) -> int: ...  # m, the number of clients
+
+    @property
+    def senders(self) -> IntArray: ...  # [m] pseudonyms: the same device has the same one in every round
+
+    def norms(self) -> Tensor: ...  # float64 [m]; not finite where the update is not
+
+    def weighted_sum(self, weights: Tensor) -> Tensor: ...  # float64 [m] -> float32 [d]; a weight of 0 leaves a row out
+
+    def rows(self) -> Tensor: ...  # float32 [m, d]
+
+
+class Context(NamedTuple):
+    """What a defense may know of the round: public facts only, never honesty or data. All but the first two are for
+    the few rules that say they need them."""
+
+    round: int
+    lr: float  # lambda(t)
+    seed: int = 0  # for rules that draw
+    theta: Tensor | None = None  # float32 [d], the model that every device of the round downloads
+    layers: tuple[int, ...] = ()  # how many coordinates each parameter tensor has, in order; () if unknown
+    root: Tensor | None = None  # float32 [d], the update that the server computed on data of its own
+
+
+class Step(NamedTuple):
+    """What a defense returns: its new state, and the vector that the server subtracts from the model."""
+
+    state: State
+    delta: Tensor  # float32 [d]
+    stats: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Defense:
+    """One aggregation rule with its server state, as a pair of pure functions."""
+
+    init: Callable[[int], State]  # d -> state
+    step: Callable[[State, Iterable[Block], Context], Step]
+    budget: Callable[[State, Context], float]  # the l2 norm the server enforces on an update; inf if none
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A run folder, read back."""
+
+    name: str
+    config: Mapping[str, Any]
+    manifest: Mapping[str, Any]
+    rows: tuple[Mapping[str, Any], ...]  # metrics.jsonl, a round each
+    folder: Path | None = None

@@ -1,0 +1,1 @@
+"""Where data files come from, and where they are looked for."""

@@ -1,0 +1,43 @@
+"""A source that is one archive (.tar.gz) on a web server; the files in it are verified by the caller."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from sparsefed.data.record import DamagedError, DataFile, Say, Source, SourceError
+from sparsefed.data.sets.cifar import members
+from sparsefed.data.sources import content
+from sparsefed.data.sources.mirror import CHUNK, download
+
+
+def archive(url: str, timeout: float = 30.0) -> Source:
+    """The files inside the archive, wherever they lie in it."""
+
+    def bring(files: Sequence[DataFile], scratch: Path, say: Say) -> Iterator[tuple[DataFile, Path]]:
+        path = scratch / url.rpartition("/")[2]
+        say(f"  downloading {path.name}")
+        # Nothing says how long the archive is. What it holds beside these files is small, and they do not grow when
+        # packed; where only some are wanted, the others are as large.
+        download(url, path, CHUNK + 8 * sum(file.size or 0 for file in files), say, timeout)
+        yield from unpacked(path, files, scratch)
+
+    return Source(title=url, bring=bring)
+
+
+def unpacked(path: Path, files: Sequence[DataFile], scratch: Path) -> Iterator[tuple[DataFile, Path]]:
+    """Those files of an archive, one at a time, each only until the next is asked for."""
+    wanted = {file.name: file for file in files}
+    try:
+        with content.opened(path) as stream, members(stream) as found:
+            for name, member in found:
+                if name not in wanted:
+                    continue
+                copy = scratch / f"unpacked-{name}"
+                with copy.open("wb") as out:
+                    shutil.copyfileobj(member, out)
+                yield wanted.pop(name), copy
+                copy.unlink()
+    except DamagedError as error:
+        raise SourceError(f"{path.name} {error}") from error

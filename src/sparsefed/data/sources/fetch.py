@@ -1,0 +1,119 @@
+"""Getting a data set into the user's cache: one source after the other until every file is there and right.
+
+A file appears under its name only when it is whole, verified and on disk; until then it is in a scratch folder that
+goes away. So an interrupted fetch leaves nothing wrong, two at once do the same work twice and agree, and a fetch that
+is run again goes on with the files that are still wanted.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from sparsefed.core.errors import DataError
+from sparsefed.data.record import DamagedError, DataFile, DataSet, Say, Source, SourceError, Status
+from sparsefed.data.sources import content, inventory
+from sparsefed.data.sources import paths as places
+
+SCRATCH = ".fetch-"
+STALE = 86_400.0  # seconds after which a scratch folder belongs to a fetch that was killed
+
+
+def fetch(dataset: DataSet, say: Say) -> Status:
+    """Fetch what is missing or damaged; raises one DataError that says what was tried if nothing works."""
+    if not dataset.files:
+        say(f"{dataset.name} comes with {dataset.carried_by}; there is nothing to fetch.")
+        return inventory.status(dataset)
+    wanted = inventory.wanted(dataset)
+    if not wanted:
+        now = inventory.status(dataset)
+        say(f"{dataset.name} is already here, checksums verified: {now.location}")
+        return now
+    # What a source brings, what it unpacks from that, and the copy that stays.
+    needed = 3 * sum(file.size or 0 for file in wanted)
+    try:
+        _make_sure_of_room(places.home(dataset), needed)
+        _try_all(dataset, wanted, say)
+    except OSError as error:  # sources report the network's errors as SourceError: what is left is this machine's
+        raise DataError(_local_trouble(dataset, needed, error)) from error
+    now = inventory.status(dataset)
+    say(f"{dataset.name} is ready, checksums verified: {now.location} ({now.size / 1e6:.1f} MB)")
+    return now
+
+
+def _make_sure_of_room(folder: Path, needed: int) -> None:
+    """Find out beforehand: a full disk makes sources fail in ways that look like something else."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if shutil.disk_usage(folder).free < needed:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _try_all(dataset: DataSet, wanted: list[DataFile], say: Say) -> None:
+    """Go through the sources until nothing is wanted; what one of them brought is kept when the next is tried."""
+    left, failures = list(wanted), []
+    for source in dataset.sources:
+        say(f"{dataset.name}: trying {source.title}")
+        try:
+            for file in _install_from(source, tuple(left), places.home(dataset), say):
+                left.remove(file)
+            if left:
+                raise SourceError(f"it did not have {_names(left)}")
+            return
+        except SourceError as error:
+            failures.append(f"{source.title}: {error}")
+            say(f"  {error}")
+    raise DataError(_nothing_worked(dataset, left, failures))
+
+
+def _install_from(source: Source, files: tuple[DataFile, ...], folder: Path, say: Say) -> Iterator[DataFile]:
+    """Each file, once it is in its place."""
+    with _scratch(folder) as scratch:
+        for file, path in source.bring(files, scratch, say):
+            try:
+                content.install(path, file, folder)
+            except DamagedError as error:
+                raise SourceError(f"the {file.name} that it sent {error}") from error
+            yield file
+
+
+@contextmanager
+def _scratch(folder: Path) -> Iterator[Path]:
+    """A folder inside `folder` that goes away again, with those of fetches that were killed long ago."""
+    for old in folder.glob(f"{SCRATCH}*"):
+        with suppress(OSError):  # a fetch that runs beside this one may be removing it too
+            if time.time() - old.stat().st_mtime > STALE:
+                shutil.rmtree(old)
+    with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=folder, ignore_cleanup_errors=True) as scratch:
+        yield Path(scratch)
+
+
+def _names(files: list[DataFile]) -> str:
+    return ", ".join(file.name for file in files)
+
+
+def _nothing_worked(dataset: DataSet, left: list[DataFile], failures: list[str]) -> str:
+    if dataset.by_hand:
+        return (
+            f"{dataset.name} cannot be fetched. {dataset.by_hand}, and set {places.VARIABLE} to the folder that has it."
+        )
+    tried = "".join(f"\n  - {failure}" for failure in failures) or " nothing, for no source is known"
+    return (
+        f"{dataset.name} could not be fetched. Tried:{tried}\n"
+        f"Check the network and run `sparsefed data fetch {dataset.name}` again; or bring {_names(left)} (or .gz) here "
+        f"in some other way and set {places.VARIABLE} to their folder."
+    )
+
+
+def _local_trouble(dataset: DataSet, needed: int, error: OSError) -> str:
+    folder = places.home(dataset)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        trouble = f"the disk that holds {folder} is too full: fetching {dataset.name} takes {needed / 1e6:.0f} MB"
+    else:
+        trouble = f"{dataset.name} cannot be written to {folder} ({error.strerror})"
+    return f"{trouble}. Make room there, or set XDG_CACHE_HOME to a folder that has it, and fetch again."

@@ -1,0 +1,116 @@
+"""The engine that a config names: one step by one batched pass, several by the way that suits their size.
+
+`fused` takes the rule's choice; `by_client` and `stacked` take one way always, to compare them or to overrule the rule.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sparsefed.core.engine import MEMORY_BUDGET, ONE_STEP, Cohort, Engine, LocalPlan, LocalStep, few, one_step, split
+from sparsefed.core.task import Task, draws, working_copy
+from sparsefed.core.types import Batch, IntArray
+from sparsefed.core.types import Block as Updates
+from sparsefed.engines.fused import fused, unknown_layers
+from sparsefed.engines.loop import loop
+from sparsefed.engines.several_steps import (
+    STACK_LIMIT,
+    STACKED,
+    Block,
+    Device,
+    devices_of,
+    first_batch,
+    go_on,
+    operations,
+    stackable,
+)
+from sparsefed.kernels.blocks import RowsBlock
+
+log = logging.getLogger(__name__)
+
+Way = Literal["rule", "by client", "stacked"]
+
+
+def local(task: Task, dtype: torch.dtype = torch.float32, budget: int = MEMORY_BUDGET, way: Way = "rule") -> Engine:
+    """Updates of one local step as `fused` computes them; of several, with per-client weights."""
+    single = fused(task, dtype, budget)
+    several = loop(task, dtype, budget) if draws(task.template) else _several(task, dtype, budget, way)
+
+    def compute(theta: Tensor, cohort: Cohort, step: LocalStep) -> Iterator[Updates]:
+        return (single if one_step(step.plan, cohort.sizes) else several)(theta, cohort, step)
+
+    return compute
+
+
+def by_client(task: Task, dtype: torch.dtype = torch.float32, budget: int = MEMORY_BUDGET) -> Engine:
+    """As `fused`, but several local steps always one client after the other, whatever their size."""
+    return local(task, dtype, budget, "by client")
+
+
+def stacked(task: Task, dtype: torch.dtype = torch.float32, budget: int = MEMORY_BUDGET) -> Engine:
+    """As `fused`, but several local steps always on stacked weights, where the model allows it."""
+    return local(task, dtype, budget, "stacked")
+
+
+def _several(task: Task, dtype: torch.dtype, budget: int, way: Way) -> Engine:
+    """Draws of layers would come from one generator for all threads: models that have such layers take the loop."""
+    modules = [working_copy(task, dtype).train() for _ in range(torch.get_num_threads())]
+    first = None if unknown_layers(task) else fused(task, dtype, budget // 2)
+    limits: list[float] = []  # examples of a step up to which clients are stacked, once it is known
+    most = min(STACKED, budget // (160 * task.d))  # a stack has weights, gradients and copies of both, in each thread
+
+    def compute(theta: Tensor, cohort: Cohort, step: LocalStep) -> Iterator[Updates]:
+        if not limits:
+            limits.append(_stack_up_to(task, theta, few(cohort), way) if most > 1 else 0.0)
+        example = 4.0 * cohort.gather(cohort.ids[:1]).x[0].numel()
+        for ids in split(cohort, 4.0 * task.d, 2 * example, budget // 2):
+            batch = cohort.gather(ids)
+            devices = devices_of(task, ids, batch, step, dtype)
+            block = Block(task, theta, step, torch.zeros(len(ids), task.d))
+            if first is not None:
+                devices = _begin(block, first, first_batch(batch, devices), devices)
+            go_on(block, devices, modules, _stacking(limits[0], step.plan, most))
+            yield RowsBlock(block.rows, ids)
+            del block, batch, devices  # their memory must be free while the next are computed
+
+    return compute
+
+
+def _begin(block: Block, first: Engine, batch: Batch, devices: list[Device]) -> list[Device]:
+    """Everybody's first step, from common weights; what they have left."""
+    stops = np.cumsum(batch.sizes)
+
+    def gather(members: IntArray) -> Batch:
+        if len(members) == len(stops):
+            return batch
+        rows = torch.from_numpy(np.concatenate([np.arange(stops[i] - batch.sizes[i], stops[i]) for i in members]))
+        return Batch(batch.x[rows], batch.y[rows], batch.sizes[members])
+
+    step = block.step._replace(plan=ONE_STEP)
+    for done in first(block.theta, Cohort(np.arange(len(stops)), batch.sizes, gather), step):
+        block.rows[torch.from_numpy(done.senders)] = done.rows()
+    return [device._replace(turns=device.turns[1:]) for device in devices]
+
+
+def _stack_up_to(task: Task, theta: Tensor, batch: Batch, way: Way) -> float:
+    """How many examples a step may have for stacking to be the faster way."""
+    if way == "by client" or not stackable(task, theta, batch):
+        return 0.0
+    each = operations(task, batch)
+    limit = float("inf") if way == "stacked" or each == 0 else STACK_LIMIT / each
+    log.info("several local steps: clients of up to %g examples a step are stacked", limit)
+    return limit
+
+
+def _stacking(limit: float, plan: LocalPlan, most: int) -> Callable[[Device, int], bool]:
+    def stacking(device: Device, already: int) -> bool:
+        size = len(device.y) if plan.batch is None else min(plan.batch, len(device.y))
+        return already < most and size <= limit
+
+    return stacking

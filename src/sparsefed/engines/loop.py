@@ -1,0 +1,70 @@
+"""The slow truth: one client at a time, plain autograd. The fused path is compared with this, and falls back to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sparsefed.core.engine import MEMORY_BUDGET, Cohort, Engine, LocalStep, one_step, split, turns
+from sparsefed.core.rng import integer_seed
+from sparsefed.core.task import Task, load_flat, seeded_layers, working_copy
+from sparsefed.core.types import Batch, Block, IntArray
+from sparsefed.kernels.blocks import RowsBlock
+
+
+def loop(task: Task, dtype: torch.dtype = torch.float32, budget: int = MEMORY_BUDGET) -> Engine:
+    """Updates by a forward and a backward pass for each client."""
+    module = working_copy(task, dtype).train()
+
+    def compute(theta: Tensor, cohort: Cohort, step: LocalStep) -> Iterator[Block]:
+        if not one_step(step.plan, cohort.sizes):
+            for ids in split(cohort, 4.0 * task.d, 0.0, budget):
+                yield RowsBlock(trained_rows(task, module, theta, ids, cohort.gather(ids), step), ids)
+            return
+        load_flat(task, module, theta)
+        with seeded_layers(module, step.seed):
+            for ids in split(cohort, 4.0 * task.d, 0.0, budget):
+                yield RowsBlock(client_rows(task, module, theta, cohort.gather(ids), step), ids)
+
+    return compute
+
+
+def client_rows(task: Task, module: nn.Module, theta: Tensor, batch: Batch, step: LocalStep) -> Tensor:
+    """The updates of a batch's clients [m, d], one after the other; `module` holds `theta` already."""
+    rows = torch.empty(len(batch.sizes), task.d)
+    stops = np.cumsum(batch.sizes)
+    for i, (size, stop) in enumerate(zip(batch.sizes, stops, strict=True)):
+        rows[i] = _gradient(task, module, batch.x[stop - size : stop], batch.y[stop - size : stop])
+    return rows.add_(theta, alpha=step.weight_decay).mul_(step.scale)
+
+
+def trained_rows(task: Task, module: nn.Module, theta: Tensor, ids: IntArray, batch: Batch, step: LocalStep) -> Tensor:
+    """The same after several local steps: theta - theta_local [m, d].
+
+    theta_local <- theta_local - rate (gradient + weight_decay theta_local + prox (theta_local - theta))
+    """
+    rows = torch.empty(len(batch.sizes), task.d)
+    stops = np.cumsum(batch.sizes)
+    for i, (device, size, stop) in enumerate(zip(ids.tolist(), batch.sizes.tolist(), stops.tolist(), strict=True)):
+        x, y, local = batch.x[stop - size : stop], batch.y[stop - size : stop], theta
+        with seeded_layers(module, integer_seed(step.seed, "layers of a device", client=device)):
+            for chosen, rate in turns(step, device, size):
+                mine, labels = (x, y) if chosen is None else (x[torch.from_numpy(chosen)], y[torch.from_numpy(chosen)])
+                load_flat(task, module, local)
+                gradient = _gradient(task, module, mine, labels)
+                local = local - rate * (gradient + step.weight_decay * local + step.plan.prox * (local - theta))
+        rows[i] = theta - local
+    return rows
+
+
+def _gradient(task: Task, module: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """The gradient of the mean loss at the weights that `module` holds [d]."""
+    named = dict(module.named_parameters())
+    parameters = [named[slot.name] for slot in task.slots]
+    inputs = task.prepare(x)
+    outputs = module(inputs.to(parameters[0].dtype) if inputs.is_floating_point() else inputs)
+    gradients = torch.autograd.grad(task.losses(outputs, y).mean(), parameters, materialize_grads=True)
+    return torch.cat([gradient.reshape(-1).float() for gradient in gradients])

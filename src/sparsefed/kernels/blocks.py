@@ -1,0 +1,103 @@
+"""Blocks over rows that exist: what an engine answers without rows, these answer by looking at them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from sparsefed.core.types import Block, IntArray
+from sparsefed.kernels.rows import row_norms
+
+
+@dataclass(frozen=True)
+class RowsBlock:
+    """A `Block` over a tensor of updates, a row each; without names for the senders, they are numbered."""
+
+    tensor: Tensor  # [m, d]
+    named: IntArray | None = None  # [m]
+
+    @property
+    def size(self) -> int:
+        return int(self.tensor.shape[0])
+
+    @property
+    def senders(self) -> IntArray:
+        return np.arange(self.size) if self.named is None else self.named
+
+    def norms(self) -> Tensor:
+        """||row||_2, summed in float64, so that small rows do not drown and large ones do not overflow."""
+        return row_norms(self.tensor)
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        """sum_i weights_i row_i over the rows whose weight is not 0 (0 times NaN would be NaN)."""
+        taken = weights != 0
+        if bool(taken.all()):
+            return weights.to(torch.float32) @ self.rows()
+        return weights[taken].to(torch.float32) @ self.rows()[taken]
+
+    def rows(self) -> Tensor:
+        return self.tensor.to(torch.float32)
+
+
+@dataclass(frozen=True)
+class ScaledBlock:
+    """The kept rows of another block, each times its factor; like every block, it writes rows only when asked."""
+
+    base: Block
+    kept: Tensor  # bool [m of the base]
+    factors: Tensor  # float64 [kept rows]
+    kept_norms: Tensor  # float64 [kept rows], before scaling: the base is asked once
+
+    @property
+    def size(self) -> int:
+        return int(self.factors.shape[0])
+
+    @property
+    def senders(self) -> IntArray:
+        kept: IntArray = self.base.senders[self.kept.cpu().numpy()]
+        return kept
+
+    @property
+    def received(self) -> int:
+        """How many updates came, the unusable ones with them."""
+        return self.base.size
+
+    def norms(self) -> Tensor:
+        return self.kept_norms * self.factors
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        full = torch.zeros(self.base.size, dtype=torch.float64, device=self.factors.device)
+        full[self.kept] = weights.to(full) * self.factors
+        return self.base.weighted_sum(full)
+
+    def rows(self) -> Tensor:
+        rows = self.base.rows()
+        rows = rows if self.size == self.base.size else rows[self.kept]
+        if bool((self.factors == 1).all()):
+            return rows
+        return rows * self.factors.to(torch.float32)[:, None]
+
+
+def as_blocks(array: npt.NDArray[Any] | Tensor, block_size: int) -> Iterator[RowsBlock]:
+    """An [n, d] array cut into blocks of at most `block_size` rows, converted to float32 a block at a time.
+
+    >>> [block.size for block in as_blocks(np.ones((5, 3)), 2)]
+    [2, 2, 1]
+    """
+    for start in range(0, array.shape[0], block_size):
+        rows = _float32(array[start : start + block_size])
+        yield RowsBlock(rows, np.arange(start, start + len(rows)))
+
+
+def _float32(rows: npt.NDArray[Any] | Tensor) -> Tensor:
+    if isinstance(rows, Tensor):
+        return rows.detach().to(torch.float32)
+    with np.errstate(over="ignore"):  # a float64 beyond float32 becomes inf, and the server drops that update
+        # Torch shares memory only with writable arrays of positive strides: copy where it is not one.
+        return torch.from_numpy(np.require(rows, np.float32, ["C", "W"]))

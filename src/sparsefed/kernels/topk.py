@@ -1,0 +1,60 @@
+"""The k coordinates of largest absolute value: exact, deterministic, with a stated rule for ties.
+
+Ties are broken by the lowest index, and indices come back in ascending order. -0.0 and 0.0 are equal. NaN must be
+rejected upstream (the defenses drop such updates); one that gets here counts as larger than infinity, on every device,
+so that it is chosen and shows, rather than being lost.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from sparsefed.core.errors import ConfigError
+
+
+def topk_indices(x: Tensor, k: int) -> Tensor:
+    """The indices (int64 [k], ascending) of the k largest |x_i| of a float32 vector.
+
+    >>> topk_indices(torch.tensor([1.0, -3.0, 0.0, 3.0, 3.0]), 2)
+    tensor([1, 3])
+    """
+    check_k(k, x.numel())
+    if x.device.type != "cpu":
+        return topk_indices_torch(x, k)
+    from sparsefed.kernels import vector_kernels as kernels  # numba takes a moment to import: only who needs it pays
+
+    return torch.from_numpy(kernels.topk(x.detach().contiguous().numpy(), k))
+
+
+def topk_mask(x: Tensor, k: int) -> Tensor:
+    """The same choice as a mask: bool [d] with exactly k true."""
+    mask = torch.zeros(x.shape, dtype=torch.bool, device=x.device)
+    mask[topk_indices(x, k)] = True
+    return mask
+
+
+def topk_indices_torch(x: Tensor, k: int) -> Tensor:
+    """The same choice in plain torch operations, for every device."""
+    magnitude = x.detach().contiguous().view(torch.int32) & 0x7FFFFFFF
+    threshold = torch.topk(magnitude, k, sorted=False).values.min()
+    above = magnitude > threshold
+    ties = torch.nonzero(magnitude == threshold).squeeze(1)[: k - int(above.sum())]
+    return torch.cat([torch.nonzero(above).squeeze(1), ties]).sort().values
+
+
+def check_k(k: int, d: int) -> None:
+    """Refuse a k that is no number of coordinates of a vector of d."""
+    if k < 1:
+        raise ConfigError(f"k is {k}, but top-k keeps at least one coordinate: choose k from 1 to {d}")
+    if k > d:
+        raise ConfigError(f"k is {k}, but the model has only d = {d} parameters: choose k from 1 to {d}")
+
+
+def rehearse() -> None:
+    """One call of each kernel for top-k."""
+    from sparsefed.kernels import vector_kernels as kernels
+
+    x = torch.tensor([1.0, 1.0, 2.0, 2.0]).numpy()
+    kernels.topk(x, 1)
+    kernels.accumulate_topk(x, x, x, 1, 0.5, True)

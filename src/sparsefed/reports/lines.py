@@ -1,0 +1,186 @@
+"""How a chart looks, and the one that most are: named curves against the round, which answer to a pointer.
+
+Every chart is drawn for a white page; a page in the dark recolours text and axes itself. The palette keeps a contrast
+of 3:1 to both and starts with the colours of Okabe and Ito (2008), which the colour-blind tell apart; dashes double it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sparsefed.results.numbers import Curve, significant
+
+if TYPE_CHECKING:
+    import altair as alt
+
+
+class Stroke(NamedTuple):
+    """How a line is drawn."""
+
+    color: str
+    dash: tuple[int, int]
+
+
+MOST_POINTS = 400  # a curve; more cannot be seen
+MOST_IN_ALL = 3000  # points of a chart, so that a page of many runs stays light
+LEAST_POINTS = 40
+MOST_LINES = 12  # that a legend can name and an eye can follow
+MOST_DECADES = 8  # with a tick, where a logarithmic axis shows powers of ten alone
+SIZE = {"width": 640, "height": 280}
+PALETTE = ("#0072b2", "#d55e00", "#009e73", "#b5609a", "#8c6d1f", "#7a6fd0", "#c0444c", "#7f7f7f")
+GREY = PALETTE[-1]
+DASHES = ((1, 0), (8, 3), (3, 2))
+ROUND = "Round"  # a field, an axis and a line of the tooltip
+RUN = "Run"
+INK = "#5f6670"  # text, readable on white; the page overrides it in the dark
+TEXT = {"labelColor": INK, "labelFontSize": 12}
+LEGEND = TEXT | {"labelLimit": 240, "orient": "top", "title": None, "symbolType": "stroke", "symbolSize": 300}
+MARKS = {key: value for key, value in LEGEND.items() if not key.startswith("symbol")} | {"offset": 24}  # of points
+CONFIG: dict[str, Any] = {
+    "aria": False,  # each chart is one picture with one text alternative, not hundreds of labelled marks
+    "background": "white",
+    "font": "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif",
+    "view": {"stroke": None},
+    "axis": TEXT | {"titleColor": INK, "titleFontSize": 12, "titleFontWeight": "normal", "gridColor": "#e3e6ea"},
+    "title": {"anchor": "start", "fontSize": 15, "subtitleColor": INK, "subtitleFontSize": 12, "offset": 12},
+}
+
+
+def stroke(i: int) -> Stroke:
+    """The look of the i-th of several lines."""
+    return Stroke(PALETTE[i % len(PALETTE)], DASHES[i % len(DASHES)])
+
+
+def points_each(lines: int) -> int:
+    """How many points a curve may have on a chart of so many.
+
+    >>> points_each(3), points_each(60)
+    (400, 50)
+    """
+    return max(LEAST_POINTS, min(MOST_POINTS, MOST_IN_ALL // lines))
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """1, 2 and 5 of each decade between the two; the decades alone where these are many, and then not all of them.
+
+    >>> log_ticks(0.6, 30)
+    [1.0, 2.0, 5.0, 10.0, 20.0]
+    >>> log_ticks(0.5, 2e16)
+    [1.0, 1000.0, 1000000.0, 1000000000.0, 1000000000000.0, 1000000000000000.0]
+    """
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    steps = (1, 2, 5) if len(decades) <= 4 else (1,)
+    apart = math.ceil(len(decades) / MOST_DECADES)
+    decades = range(math.ceil(decades[0] / apart) * apart, decades[-1] + 1, apart)
+    ticks = (significant(step * 10.0**decade) for decade in decades for step in steps)
+    return [tick for tick in ticks if low <= tick <= high]
+
+
+def log_axis(values: Sequence[float], title: str, format: str) -> alt.Y:
+    """A logarithmic axis; the padding keeps a flat curve off the frame and an all-equal domain from being empty."""
+    import altair as alt
+
+    low, high = significant(min(values) / 1.25), significant(max(values) * 1.25)
+    scale = alt.Scale(type="log", domain=[low, high], nice=False)
+    return alt.Y("value:Q", title=title, axis=alt.Axis(format=format, values=log_ticks(low, high)), scale=scale)
+
+
+def drawn(
+    lines: Mapping[str, Curve],
+    strokes: Sequence[Stroke],
+    y: alt.Y,
+    write: Callable[[float], str],
+    title: alt.Title,
+) -> alt.LayerChart:
+    """Named curves, and a rule that follows the pointer to the nearest round and tells every value there."""
+    import altair as alt
+
+    names = list(lines)
+    long = [{"line": name, ROUND: t, "value": significant(v)} for name, points in lines.items() for t, v in points]
+    # The domains also give the order: a `sort` would carry the names into an expression that not every name survives.
+    colors, dashes = _scales(names, strokes)
+    x, hover = _round_axis(lines), _nearest([ROUND])
+    seen = alt.when(hover).then(alt.value(1)).otherwise(alt.value(0))
+    base = alt.Chart(alt.InlineData(values=long)).encode(x=x, y=y, color=alt.Color("line:N", scale=colors))
+    curves = base.mark_line(strokeWidth=2, clip=True).encode(strokeDash=alt.StrokeDash("line:N", scale=dashes))
+    dots = base.mark_point(filled=True, size=50, opacity=1).transform_filter(hover)
+    # The tooltip tells the whole datum: Vega-Lite 6 loses text fields named one by one when the nearest is looked for.
+    readings = alt.Chart(alt.InlineData(values=_readings(lines, write)))
+    rule = readings.mark_rule(color=GREY, tooltip=alt.TooltipContent("data")).encode(x=x, opacity=seen)
+    return dressed(alt.LayerChart(layer=[curves, rule.add_params(hover), dots]), title, names)
+
+
+def crowd(lines: Mapping[str, Curve], families: Mapping[str, str], y: alt.Y, title: alt.Title) -> alt.LayerChart:
+    """More curves than a legend can name: coloured by family, and the one nearest to the pointer named and lifted."""
+    import altair as alt
+
+    names = list(dict.fromkeys(families[name] for name in lines))
+    long = [
+        {RUN: name, "family": families[name], ROUND: t, "value": significant(v, 3)}
+        for name, points in lines.items()
+        for t, v in points
+    ]
+    colors, dashes = _scales(names, [stroke(i) for i in range(len(names))])
+    hover = _nearest([RUN])
+    base = alt.Chart(alt.InlineData(values=long)).encode(
+        x=_round_axis(lines), y=y, color=alt.Color("family:N", scale=colors), detail=alt.Detail(f"{RUN}:N")
+    )
+    width = alt.when(hover).then(alt.value(3.5)).otherwise(alt.value(1.5))
+    opacity = alt.when(hover).then(alt.value(1)).otherwise(alt.value(0.85))
+    curves = base.mark_line(clip=True).encode(
+        strokeDash=alt.StrokeDash("family:N", scale=dashes), strokeWidth=width, opacity=opacity
+    )
+    dots = base.mark_point(opacity=0, tooltip=alt.TooltipContent("data")).add_params(hover)
+    return dressed(alt.LayerChart(layer=[curves, dots]), title, names)
+
+
+def dressed(
+    chart: alt.LayerChart, title: alt.Title, names: Sequence[str], legend: Mapping[str, Any] = LEGEND
+) -> alt.LayerChart:
+    """The chart with title, size and looks, its legend in as many columns as there is room for."""
+    # Pixels of a column: the line, then a letter each up to the label limit. A page narrower than SIZE needs to know.
+    column = 46 + 6.5 * min(36, max(map(len, names)))
+    columns = {"columns": max(1, int(SIZE["width"] // column))}
+    sized = chart.properties(title=title, usermeta={"legendColumn": column}, **SIZE)
+    done: alt.LayerChart = sized.configure(**CONFIG, legend={**legend, **columns})
+    return done
+
+
+def share_axis(field: str, low: float = 0, high: float = 1) -> dict[str, Any]:
+    """A share between 0 and 1 on an axis, whose title is the field's name."""
+    axis = {"format": ".0%", "tickCount": 6, "labelFlush": False}
+    return {"shorthand": f"{field}:Q", "title": field, "axis": axis, "scale": {"domain": [low, high]}}
+
+
+def _scales(names: Sequence[str], strokes: Sequence[Stroke]) -> tuple[alt.Scale, alt.Scale]:
+    import altair as alt
+
+    names = list(names)
+    colors = alt.Scale(domain=names, range=[each.color for each in strokes])
+    return colors, alt.Scale(domain=names, range=[list(each.dash) for each in strokes])
+
+
+def _round_axis(lines: Mapping[str, Curve]) -> alt.X:
+    import altair as alt
+
+    last = max(points[-1][0] for points in lines.values())
+    axis = alt.Axis(format="d", grid=False, tickMinStep=1, tickCount=6, labelFlush=False)
+    return alt.X(f"{ROUND}:Q", title=ROUND, axis=axis, scale=alt.Scale(domain=[0, last], nice=False))
+
+
+def _nearest(fields: list[str]) -> alt.Parameter:
+    import altair as alt
+
+    return alt.selection_point(
+        name="hover", fields=fields, nearest=True, on="pointerover", clear="pointerout", empty=False
+    )
+
+
+def _readings(lines: Mapping[str, Curve], write: Callable[[float], str]) -> list[dict[str, Any]]:
+    """For each round on the chart the values of all lines, as the text that the pointer shows."""
+    at = {name: dict(points) for name, points in lines.items()}
+    rounds = sorted({t for values in at.values() for t in values})
+    told = ({name: write(values[t]) if t in values else "–" for name, values in at.items()} for t in rounds)
+    return [{ROUND: t} | texts | {ROUND: t} for t, texts in zip(rounds, told, strict=True)]

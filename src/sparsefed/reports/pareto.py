@@ -1,0 +1,168 @@
+"""The Pareto front of defenses: test accuracy against attack accuracy, those that another beats in both greyed."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from sparsefed.reports.lines import GREY, MARKS, PALETTE, dressed, share_axis
+from sparsefed.reports.markup import Html, folded, table
+from sparsefed.results.matrix import Matrix
+from sparsefed.results.numbers import percent, significant, tenths
+
+if TYPE_CHECKING:
+    import altair as alt
+
+TEST, ATTACK, DEFENSE = "Test accuracy", "Attack accuracy", "Defense"
+KINDS = {"not beaten": (PALETTE[0], "circle"), "beaten in both": (GREY, "square")}
+MOST_LABELS = 12  # names beside points; more would lie on each other
+NEAR = (0.18, 0.05)  # of the axes: what a name takes, along and across
+SAID = (
+    "Down and to the right is better. Each defense stands at the worst of the attacks that all of them met: the "
+    "highest attack accuracy and the lowest test accuracy. Grey: another is no worse in both, and better in one."
+)
+
+
+class Point(NamedTuple):
+    """A defense by what it keeps and what it lets through."""
+
+    name: str
+    test: float
+    attack: float
+
+
+def front(points: Sequence[Point]) -> list[Point]:
+    """Those that no other is at least as good as in both, and better in one; by ascending test accuracy.
+
+    >>> [p.name for p in front([Point("a", 0.9, 0.5), Point("b", 0.8, 0.1), Point("c", 0.8, 0.6)])]
+    ['b', 'a']
+    """
+    kept = [p for p in points if not any(_beats(other, p) for other in points)]
+    return sorted(kept, key=lambda p: (p.test, p.attack))
+
+
+def _beats(one: Point, other: Point) -> bool:
+    no_worse = one.test >= other.test and one.attack <= other.attack
+    return no_worse and (one.test, one.attack) != (other.test, other.attack)
+
+
+def worst_cases(matrix: Matrix) -> list[Point]:
+    """Each defense at the worst of the attacks that all of them met; nothing where there is none or nothing to choose.
+
+    A defense that met fewer attacks than another would look better for it, so what not all met is left out.
+    """
+    met = {pair for pair, entry in matrix.attacked.items() if entry.test is not None}
+    fit = [d for d in matrix.defenses if any((d, attack) in met for attack in matrix.hostile)]
+    shared = [attack for attack in matrix.hostile if all((d, attack) in met for d in fit)]
+    found = (_worst(matrix, defense, shared) for defense in fit)
+    points = [point for point in found if point is not None]
+    return points if len(points) > 1 else []
+
+
+def _worst(matrix: Matrix, defense: str, attacks: Sequence[str]) -> Point | None:
+    entries = [matrix.entries[defense, attack] for attack in attacks]
+    test = [entry.test for entry in entries if entry.test is not None]
+    attack = [entry.attack for entry in entries if entry.attack is not None]
+    return Point(defense, min(test), max(attack)) if test and attack else None
+
+
+def fronts(matrices: Sequence[Matrix]) -> Iterator[alt.LayerChart]:
+    """A chart for each matrix that has defenses to choose from."""
+    for matrix in matrices:
+        if points := worst_cases(matrix):
+            yield chart(points, f"What can be had{f' on {matrix.setting}' if matrix.setting else ''}")
+
+
+def chart(points: Sequence[Point], title: str) -> alt.LayerChart:
+    """Defenses by test and attack accuracy, the front as stairs."""
+    import altair as alt
+
+    best = front(points)
+    low, high = tenths([p.test for p in points])
+    x = alt.X(**share_axis(TEST, low, high))
+    top = min(1.0, tenths([p.attack for p in points])[1] + 0.1)  # a name has room above its point
+    y = alt.Y(**share_axis(ATTACK, 0, significant(top)))
+    told = alt.Title(title, subtitle=textwrap.wrap(f"Not beaten: {'; '.join(map(_told, best))}.", 100))
+    stairs = alt.Chart(alt.InlineData(values=[_datum(p, best) for p in best])).mark_line(
+        color=PALETTE[0], strokeWidth=1.5, opacity=0.6, interpolate="step-after"
+    )
+    layers = [stairs.encode(x=x, y=y, order=alt.Order(f"{TEST}:Q")), _marks(points, best).encode(x=x, y=y)]
+    layers += [
+        names.encode(x=x, y=y, text=alt.Text(f"{DEFENSE}:N")) for names in _labels(points, best, (low + high) / 2, high)
+    ]
+    return dressed(alt.LayerChart(layer=layers), told, list(KINDS), MARKS)
+
+
+def numbers(points: Sequence[Point]) -> Html:
+    """The points as a table, for those who cannot see them."""
+    best = front(points)
+    rows = [(p.name, percent(p.test), percent(p.attack), _kind(p, best)) for p in points]
+    return folded("Numbers", table("Defenses at their worst", (DEFENSE, TEST, ATTACK, ""), rows, class_="numbers"))
+
+
+def _marks(points: Sequence[Point], best: Sequence[Point]) -> alt.Chart:
+    import altair as alt
+
+    kinds = list(KINDS)
+    colors, shapes = (alt.Scale(domain=kinds, range=[KINDS[kind][i] for kind in kinds]) for i in range(2))
+    marks = alt.Chart(alt.InlineData(values=[_datum(p, best) for p in points])).mark_point(
+        filled=True, size=90, opacity=1, tooltip=alt.TooltipContent("data")
+    )
+    drawn: alt.Chart = marks.encode(color=alt.Color("kind:N", scale=colors), shape=alt.Shape("kind:N", scale=shapes))
+    return drawn
+
+
+def crowds(points: Sequence[Point], width: float) -> list[list[Point]]:
+    """Points whose names would lie on each other, each group from left to right; `width` is the axis's.
+
+    >>> [_names(group) for group in crowds([Point("b", 0.82, 0.9), Point("c", 0.8, 0.2), Point("a", 0.8, 0.9)], 0.5)]
+    ['c', 'a, b']
+    """
+    groups: list[list[Point]] = []
+    for point in sorted(points, key=lambda p: p.test):
+        near = (g for g in groups if any(_meet(point, other, width) for other in g))
+        if (group := next(near, None)) is None:
+            groups.append([point])
+        else:
+            group.append(point)
+    return groups
+
+
+def _meet(one: Point, other: Point, width: float) -> bool:
+    return abs(one.test - other.test) < NEAR[0] * width and abs(one.attack - other.attack) < NEAR[1]
+
+
+def _names(group: Sequence[Point]) -> str:
+    return ", ".join(point.name for point in group)
+
+
+def _labels(points: Sequence[Point], best: Sequence[Point], middle: float, high: float) -> Iterator[alt.Chart]:
+    """Names beside the points, on the side where there is room; those that would meet are one."""
+    import altair as alt
+
+    named = points if len(points) <= MOST_LABELS else best[:MOST_LABELS]
+    width = 2 * (high - middle)
+    sides: dict[Literal["left", "right"], list[Point]] = {
+        "left": [group[-1]._replace(name=_names(group)) for group in crowds(named, width) if group[-1].test < middle],
+        "right": [group[0]._replace(name=_names(group)) for group in crowds(named, width) if group[-1].test >= middle],
+    }
+    for align, own in sides.items():
+        if own:
+            data = alt.InlineData(values=[_datum(p, best) for p in own])
+            # Two that meet do not overlap: names to the left of their points lie lower, but not on the axis.
+            dx, dy = (8, -8) if align == "left" else (-8, 3)
+            yield alt.Chart(data).mark_text(align=align, dx=dx, dy=dy, baseline="bottom", fontSize=12, limit=400)
+
+
+def _datum(point: Point, best: Sequence[Point]) -> dict[str, str | float]:
+    shares = {TEST: significant(point.test), ATTACK: significant(point.attack)}
+    return {DEFENSE: point.name, **shares, "kind": _kind(point, best)}
+
+
+def _kind(point: Point, best: Sequence[Point]) -> str:
+    return "not beaten" if point in best else "beaten in both"
+
+
+def _told(point: Point) -> str:
+    return f"{point.name} with {percent(point.test)} test accuracy and {percent(point.attack)} attack accuracy"

@@ -1,0 +1,107 @@
+"""The parts of a page that let somebody do it again: configs, versions, commands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from sparsefed.core import toml
+from sparsefed.core.types import RunRecord
+from sparsefed.reports.markup import Html, code, element, foldable, folded, joined, table
+from sparsefed.results.groups import Facts, differing, flat, keys
+from sparsefed.results.summary import labels
+
+FACTS = ("status", "created", "seed", "rounds", "parameters", "commit")
+MOST_COLUMNS = 12  # runs side by side in a table; more stand in rows
+PINNED = ("torch", "numpy", "numba", "safetensors")
+
+
+def configs(runs: Sequence[RunRecord]) -> Html:
+    """Where the runs differ, and each config in full."""
+    return joined(_configs(runs))
+
+
+def _configs(runs: Sequence[RunRecord]) -> Iterator[Html]:
+    every = [dict(flat(run.config)) for run in runs]
+    if len(runs) > 1:
+        apart = [{key: each.get(key, "–") for key in differing(every)} for each in every]
+        told = facts_table("Where the configs differ", runs, apart) or element("p", "All runs have the same config.")
+        yield foldable("Where the configs differ", told, fold=len(runs) > MOST_COLUMNS)
+    named = zip(labels(runs), runs, strict=True)
+    full = [folded(f"Config of {label}", code(toml.dumps(run.config))) for label, run in named]
+    yield joined(full) if len(runs) <= MOST_COLUMNS else folded("All configs", *full)
+
+
+def versions(runs: Sequence[RunRecord]) -> Html:
+    """With what the runs were made, and on what."""
+    facts = [{key: str(run.manifest[key]) for key in FACTS if run.manifest.get(key) is not None} for run in runs]
+    tables = (
+        facts_table("The runs", runs, facts),
+        facts_table("Versions", runs, [_texts(run.manifest.get("versions")) for run in runs]),
+        facts_table("Machine", runs, [_texts(run.manifest.get("machine")) for run in runs]),
+    )
+    found = joined(tables)
+    return folded("Versions, commits and machines", element("div", found, class_="side")) if found else found
+
+
+def again(runs: Sequence[RunRecord]) -> Html:
+    """The commands: the versions, the ones that made these runs, and one for each config."""
+    return joined(_again(runs))
+
+
+def _again(runs: Sequence[RunRecord]) -> Iterator[Html]:
+    if prepare := _preparation(runs):
+        yield element("p", "With the same code and versions, the same seed makes the same choices:")
+        yield code("\n".join(prepare))
+    commands = dict.fromkeys(str(run.manifest["command"]) for run in runs if run.manifest.get("command"))
+    if commands:
+        yield element("p", "The commands that made these runs:")
+        yield code("\n".join(commands))
+    yield element("p", "Or each alone, from its config above, saved under this name:")
+    yield code("\n".join(f"sparsefed run {file_name(label)}.toml" for label in labels(runs)))
+
+
+def _preparation(runs: Sequence[RunRecord]) -> list[str]:
+    """What brings back the code and the versions, where all runs agree on them."""
+    commits = {str(run.manifest.get("commit") or "") for run in runs}
+    found = [_texts(run.manifest.get("versions")) for run in runs]
+    pins = [f"{name}=={version.split('+')[0]}" for name in PINNED if (version := _agreed(found, name))]
+    commit = commits.pop() if len(commits) == 1 else ""
+    checkout = f"git checkout {commit.rstrip('+')}{'   # and changes that were not committed' * commit.endswith('+')}"
+    return ([checkout] if commit else []) + ([f"pip install . {' '.join(pins)}"] if pins else [])
+
+
+def _agreed(facts: Sequence[Facts], key: str) -> str:
+    values = {each.get(key, "") for each in facts}
+    return values.pop() if len(values) == 1 else ""
+
+
+def file_name(label: str) -> str:
+    """A label as the name of a file that a shell takes as it is.
+
+    >>> file_name("krum (2)")
+    'krum-2'
+    """
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", label).strip("-.") or "run"
+
+
+def facts_table(caption: str, runs: Sequence[RunRecord], facts: Sequence[Facts]) -> Html:
+    """A table of named facts: a column a run, a row a run where they are many, or one column where all agree."""
+    found = keys(facts)
+    if not found:
+        return Html("")
+    agree = len(runs) > 1 and all(each == facts[0] for each in facts)
+    if len(runs) > MOST_COLUMNS and not agree:
+        rows = (
+            (label, *(each.get(key, "–") for key in found)) for label, each in zip(labels(runs), facts, strict=True)
+        )
+        return table(caption, ("Run", *found), rows, class_="facts")
+    heads, columns = (["all runs"], facts[:1]) if agree else (labels(runs), facts)
+    return table(
+        caption, ("What", *heads), ((key, *(each.get(key, "–") for each in columns)) for key in found), class_="facts"
+    )
+
+
+def _texts(facts: Any) -> dict[str, str]:
+    return {str(key): str(item) for key, item in facts.items()} if isinstance(facts, Mapping) else {}

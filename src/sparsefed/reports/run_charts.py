@@ -1,0 +1,166 @@
+"""The charts of runs: which there are, and what each shows."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+from typing import TYPE_CHECKING
+
+from sparsefed.core.errors import RunError
+from sparsefed.core.types import RunRecord
+from sparsefed.reports.lines import GREY, MOST_LINES, PALETTE, Stroke, crowd, drawn, log_axis, points_each, stroke
+from sparsefed.reports.pareto import fronts
+from sparsefed.reports.tradeoff import tradeoffs
+from sparsefed.results.matrix import matrices
+from sparsefed.results.numbers import Curve, binned, curve, finite, percent, perplexity, picked, times
+from sparsefed.results.summary import labels
+
+if TYPE_CHECKING:
+    import altair as alt
+
+WHO = {  # what is drawn of the norms, from which key of a row
+    "attackers": ("attacker_norm", Stroke("#c2357a", (1, 0))),
+    "honest devices": ("honest_norm", Stroke(GREY, (1, 0))),
+    "server's limit": ("budget", Stroke(PALETTE[0], (4, 5))),
+}
+MOST_NORMS = 6  # runs of which each has a chart of its norms; of more there is one of the ratios
+
+
+def charts(runs: Sequence[RunRecord]) -> dict[str, alt.LayerChart]:
+    """The charts that these runs have numbers for, by a name that can be part of a file's name.
+
+    `test-accuracy`, `test-perplexity` (text), `attack-accuracy`; `pareto-1`, ... (a setting each); `k-1`,
+    `clip-norm-1`, ... (runs that differ in these alone); `attack-landed`; `norms-1`, `norms-2`, ... (a run each, on one
+    scale) or `norm-ratio` (many runs); `clipped`.
+    """
+    check(runs)
+    every = {
+        "test-accuracy": _shares(runs, "test_accuracy", "Test accuracy", "How often the model is right on test data"),
+        "test-perplexity": _perplexity(runs),
+        "attack-accuracy": _shares(runs, "attack_accuracy", "Attack accuracy", "How often the attackers get their way"),
+        **{f"pareto-{i}": chart for i, chart in enumerate(fronts(matrices(runs)), start=1)},
+        **tradeoffs(runs),
+        "attack-landed": _shares(runs, "attack_landed", "Landed", "How much of what attackers sent reached the model"),
+        **_norms(runs),
+        "clipped": _shares(runs, "clipped", "Updates clipped", "How many updates were longer than the server allows"),
+    }
+    return {name: chart for name, chart in every.items() if chart is not None}
+
+
+def check(runs: Sequence[RunRecord]) -> None:
+    """One clear error where there is nothing to report on."""
+    if not runs:
+        raise RunError("there is nothing to report on: no run was given; name at least one run folder")
+    if empty := [run.name for run in runs if not run.rows]:
+        raise RunError(f"no finished round yet in: {', '.join(empty)}; report on it after its first round")
+
+
+def _shares(runs: Sequence[RunRecord], key: str, axis: str, title: str) -> alt.LayerChart | None:
+    """One share between 0 and 1 against the round, a line a run."""
+    import altair as alt
+
+    # An accuracy is shown as it was measured; a share of a small cohort jitters, so neighbours are put together.
+    thin = picked if key.endswith("accuracy") else binned
+    y = alt.Y("value:Q", title=axis, axis=alt.Axis(format=".0%"), scale=alt.Scale(domain=[0, 1]))
+    return _curves(runs, [thin(curve(run.rows, key), points_each(len(runs))) for run in runs], y, percent, axis, title)
+
+
+def _perplexity(runs: Sequence[RunRecord]) -> alt.LayerChart | None:
+    """The perplexity of runs on text against the round, on a logarithmic scale."""
+    found = [picked(curve(run.rows, "test_perplexity"), points_each(len(runs))) for run in runs]
+    values = [value for points in found for _, value in points]
+    if not values:
+        return None
+    y, title = log_axis(values, "Perplexity (log)", "~s"), "How sure the model is of the next token"
+    return _curves(runs, found, y, perplexity, "Test perplexity", title)
+
+
+def _curves(
+    runs: Sequence[RunRecord],
+    found: Sequence[Curve],
+    y: alt.Y,
+    write: Callable[[float], str],
+    what: str,
+    title: str,
+) -> alt.LayerChart | None:
+    """A curve a run, where there are any; named each, or by family where they are many."""
+    import altair as alt
+
+    names = labels(runs)
+    lines = {label: points for label, points in zip(names, found, strict=True) if points}
+    if not lines:
+        return None
+    told = alt.Title(title, subtitle=textwrap.wrap(f"{what} by round: {_ends(lines, write)}.", 100))
+    if len(runs) > MOST_LINES:
+        return crowd(lines, dict(zip(names, families(runs), strict=True)), y, told)
+    # A run looks the same in every chart, also where others are missing.
+    strokes = [stroke(i) for i, label in enumerate(names) if label in lines]
+    return drawn(lines, strokes, y, write, told)
+
+
+def _ends(lines: Mapping[str, Curve], write: Callable[[float], str]) -> str:
+    if len(lines) <= MOST_LINES:
+        return "; ".join(f"{label} ends at {write(points[-1][1])}" for label, points in lines.items())
+    (low, least), *_, (high, most) = sorted((points[-1][1], label) for label, points in lines.items())
+    return f"{len(lines)} runs end between {write(low)} ({least}) and {write(high)} ({most})"
+
+
+def families(runs: Sequence[RunRecord]) -> list[str]:
+    """What many runs are coloured by: the defense, or the attack where that is the same in all."""
+    for kind in ("defense", "attack"):
+        named = [str((run.config.get(kind) or {}).get("name", "none")) for run in runs]
+        if len(set(named)) > 1:
+            return named
+    return ["every run"] * len(runs)
+
+
+# --- norms -----------------------------------------------------------------------------------------------------------
+
+
+def _norms(runs: Sequence[RunRecord]) -> dict[str, alt.LayerChart | None]:
+    return {"norm-ratio": _norm_ratios(runs)} if len(runs) > MOST_NORMS else {**_norms_each(runs)}
+
+
+def _norms_each(runs: Sequence[RunRecord]) -> dict[str, alt.LayerChart]:
+    """The lengths of updates, a chart a run, all on one logarithmic scale."""
+    import altair as alt
+
+    per_run = [_norm_curves(run) for run in runs]
+    values = [value for lines in per_run for points in lines.values() for _, value in points]
+    if not values:
+        return {}
+    y = log_axis(values, "l2 norm of an update (log)", "~g")
+
+    def chart(name: str, lines: Mapping[str, Curve]) -> alt.LayerChart:
+        title = alt.Title(f"How long the updates are: {name}", subtitle=_medians(lines))
+        return drawn(lines, [WHO[who][1] for who in lines], y, lambda norm: f"{norm:.3g}", title)
+
+    named = enumerate(zip(labels(runs), per_run, strict=True), start=1)
+    return {f"norms-{i}": chart(name, lines) for i, (name, lines) in named if lines}
+
+
+def _medians(lines: Mapping[str, Curve]) -> str:
+    told = (f"{who} {median(value for _, value in points):.3g}" for who, points in lines.items())
+    return f"l2 norms before the server clips, by round; medians: {', '.join(told)}."
+
+
+def _norm_curves(run: RunRecord) -> dict[str, Curve]:
+    every = {who: [(t, v) for t, v in curve(run.rows, key) if v > 0] for who, (key, _) in WHO.items()}
+    most = points_each(len(WHO))
+    return {who: binned(points, most) for who, points in every.items() if points}
+
+
+def _norm_ratios(runs: Sequence[RunRecord]) -> alt.LayerChart | None:
+    """How long attackers' updates are over honest ones, a line a run."""
+    found = [binned(_ratios(run), points_each(len(runs))) for run in runs]
+    values = [value for points in found for _, value in points]
+    if not values:
+        return None
+    y, title = log_axis(values, "Attacker norm / honest norm (log)", "~g"), "How long the attackers' updates are"
+    return _curves(runs, found, y, times, "Attacker norm over honest norm", title)
+
+
+def _ratios(run: RunRecord) -> Curve:
+    pairs = ((int(row["round"]), finite(row.get("attacker_norm")), finite(row.get("honest_norm"))) for row in run.rows)
+    return [(t, sent / honest) for t, sent, honest in pairs if sent and sent > 0 and honest]

@@ -1,0 +1,1 @@
+"""What the numbers of runs mean: summaries, twins, matrices, verdicts. Draws nothing."""

@@ -1,0 +1,58 @@
+"""Which runs are alike in what, by their configs alone: the same setting, the same defense, the same attack."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from sparsefed.core import toml
+from sparsefed.core.types import RunRecord
+
+ASIDE = ("name", "seed", "evaluate_every", "checkpoint_every")  # where runs that repeat each other may differ
+Facts = Mapping[str, str]  # a config, flat: 'defense.k' -> '1000'
+
+
+def flat(config: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
+    """Every value of a config under its path, as TOML writes it."""
+    for key, item in config.items():
+        if isinstance(item, Mapping):
+            yield from flat(item, f"{path}{key}.")
+        elif item is not None:
+            yield f"{path}{key}", toml.value(item)
+
+
+def facts(run: RunRecord, only: Sequence[str] = (), without: Sequence[str] = ()) -> dict[str, str]:
+    """A run's config, flat: some of its tables and keys, or all but some."""
+    chosen = {
+        key: item for key, item in run.config.items() if key not in (*ASIDE, *without) and (not only or key in only)
+    }
+    return dict(flat(chosen))
+
+
+def frozen(facts: Facts) -> Hashable:
+    """Facts as a key."""
+    return tuple(sorted(facts.items()))
+
+
+def keys(facts: Iterable[Facts]) -> list[str]:
+    """Every key that one of them has, in order."""
+    return list(dict.fromkeys(key for each in facts for key in each))
+
+
+def differing(facts: Sequence[Facts]) -> list[str]:
+    """The keys on which they do not agree."""
+    return [key for key in keys(facts) if len({each.get(key) for each in facts}) > 1]
+
+
+def told_apart(named: Sequence[tuple[str, Facts]]) -> list[str]:
+    """The names; those that several have with what they differ in behind them.
+
+    >>> told_apart([("krum", {"defense.f": "1"}), ("krum", {"defense.f": "2"}), ("mean", {})])
+    ['krum (f = 1)', 'krum (f = 2)', 'mean']
+    """
+    return [_label(name, own, [other for same, other in named if same == name]) for name, own in named]
+
+
+def _label(name: str, own: Facts, alike: Sequence[Facts]) -> str:
+    told = [f"{key.split('.', 1)[-1]} = {own[key].strip(chr(34))}" for key in differing(alike) if key in own]
+    return f"{name} ({', '.join(told)})" if told else name

@@ -1,0 +1,155 @@
+"""Defense x attack: what came out of each pair, and whether the defense held. Numbers only; draws nothing.
+
+Runs that differ in their seed alone are one entry: the mean over the seeds. Both accuracies are those of the last
+evaluation, the model that one would use: where attackers gain at the end, a mean over an epoch would hide it. A matrix
+has one data set and one model; rows are defenses (and whatever else of the training differs), columns are attacks with
+what the attackers are granted.
+
+A defense *held* where attackers got at most 10 points more than they get for nothing and at most 5 points of test
+accuracy were lost; it *fell* where they got 50 points or the model lost 20 or did not converge; between them it held
+*in part*. Both are against the same defense without attackers where there is such a run; else the attackers are taken
+to get nothing for nothing, and accuracy is measured against the best of the matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Literal
+
+from sparsefed.core.types import RunRecord
+from sparsefed.results.groups import facts, frozen, told_apart
+from sparsefed.results.summary import SummaryRow, attacked, summary
+
+CALM = "no attack"
+TASK, THREAT = ("data", "model"), ("attack", "threat")
+HELD, FELL = (0.10, 0.05), (0.50, 0.20)  # attack accuracy beyond what comes for nothing, test accuracy lost
+
+Judgement = Literal["held", "in part", "fell"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What runs with one defense and one attack came to; accuracies are means over their seeds."""
+
+    rows: tuple[SummaryRow, ...]
+
+    @property
+    def seeds(self) -> int:
+        return len(self.rows)
+
+    @property
+    def converged(self) -> bool:
+        return all(row.converged for row in self.rows)
+
+    @property
+    def attack(self) -> float | None:
+        return mean([row.attack_accuracy for row in self.rows])
+
+    @property
+    def test(self) -> float | None:
+        return mean([row.test_accuracy for row in self.rows])
+
+    @property
+    def spread(self) -> float:
+        """The largest difference between two seeds, of attack or of test accuracy."""
+        measured = ([row.attack_accuracy for row in self.rows], [row.test_accuracy for row in self.rows])
+        known = [[value for value in values if value is not None] for values in measured]
+        return max((max(values) - min(values) for values in known if values), default=0.0)
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """All pairs of one setting; `CALM`, where there is such a run, is the first attack."""
+
+    setting: str  # what tells it from the other matrices; '' where it is the only one
+    defenses: tuple[str, ...]
+    attacks: tuple[str, ...]
+    entries: Mapping[tuple[str, str], Entry]
+
+    @property
+    def hostile(self) -> tuple[str, ...]:
+        """The attacks without `CALM`."""
+        return tuple(attack for attack in self.attacks if attack != CALM)
+
+    @property
+    def attacked(self) -> dict[tuple[str, str], Entry]:
+        """The entries under attack."""
+        return {pair: entry for pair, entry in self.entries.items() if pair[1] != CALM}
+
+    def lost(self, defense: str, attack: str) -> float | None:
+        """Test accuracy lost, against the same defense without attackers or else the best of the matrix."""
+        calm, own = self.entries.get((defense, CALM)), self.entries[defense, attack].test
+        if calm is None or calm.test is None or own is None:
+            return self.behind(defense, attack)
+        return calm.test - own
+
+    def behind(self, defense: str, attack: str) -> float | None:
+        """Test accuracy below the best of the matrix."""
+        own = self.entries[defense, attack].test
+        best = max((entry.test for entry in self.entries.values() if entry.test is not None), default=None)
+        return None if own is None or best is None else best - own
+
+    def gained(self, defense: str, attack: str) -> float | None:
+        """Attack accuracy beyond what comes for nothing."""
+        calm, own = self.entries.get((defense, CALM)), self.entries[defense, attack].attack
+        return None if own is None else own - ((calm.attack if calm else None) or 0.0)
+
+
+def judged(matrix: Matrix, defense: str, attack: str) -> Judgement | None:
+    """Whether a defense held against an attack, by the rule above; None where nothing was measured."""
+    if not matrix.entries[defense, attack].converged:
+        return "fell"
+    measured = (matrix.gained(defense, attack), matrix.lost(defense, attack))
+    # To a hundredth of a point: on the very edge, a last bit does not decide.
+    known = [(round(value, 4), i) for i, value in enumerate(measured) if value is not None]
+    if not known:
+        return None
+    if any(value >= FELL[i] for value, i in known):
+        return "fell"
+    return "held" if all(value <= HELD[i] for value, i in known) else "in part"
+
+
+def judgements(matrix: Matrix) -> dict[str, Judgement]:
+    """Each defense by the worst that an attack did to it."""
+    order: tuple[Judgement, ...] = ("fell", "in part", "held")
+    found = {pair: judged(matrix, *pair) for pair in matrix.attacked}
+    worst = {name: [j for (defense, _), j in found.items() if defense == name and j] for name in matrix.defenses}
+    return {name: min(several, key=order.index) for name, several in worst.items() if several}
+
+
+def matrices(runs: Sequence[RunRecord]) -> list[Matrix]:
+    """The runs as matrices, one a setting, all in the order given."""
+    rows = summary(runs)
+    tasks = [facts(run, only=TASK) for run in runs]
+    named = told_apart([(_name(run, "data"), task) for run, task in zip(runs, tasks, strict=True)])
+    settings = dict.fromkeys(frozen(task) for task in tasks)
+    members = [[i for i, task in enumerate(tasks) if frozen(task) == setting] for setting in settings]
+    several = len(settings) > 1
+    return [
+        _matrix([runs[i] for i in own], [rows[i] for i in own], named[own[0]] if several else "") for own in members
+    ]
+
+
+def _matrix(runs: Sequence[RunRecord], rows: Sequence[SummaryRow], setting: str) -> Matrix:
+    defenses = told_apart([(_name(run, "defense"), facts(run, without=(*TASK, *THREAT))) for run in runs])
+    hostile = [i for i, run in enumerate(runs) if attacked(run)]
+    told = told_apart([(_name(runs[i], "attack"), facts(runs[i], only=THREAT)) for i in hostile])
+    attacks = {**dict.fromkeys(range(len(runs)), CALM), **dict(zip(hostile, told, strict=True))}
+    pairs = [(defenses[i], attacks[i]) for i in range(len(runs))]
+    together = {pair: tuple(rows[i] for i, other in enumerate(pairs) if other == pair) for pair in pairs}
+    columns = dict.fromkeys(sorted(attacks.values(), key=lambda attack: attack != CALM))
+    return Matrix(
+        setting, tuple(dict.fromkeys(defenses)), tuple(columns), {pair: Entry(own) for pair, own in together.items()}
+    )
+
+
+def _name(run: RunRecord, kind: str) -> str:
+    return str((run.config.get(kind) or {}).get("name", run.name))
+
+
+def mean(values: Sequence[float | None]) -> float | None:
+    """The mean of what was measured."""
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None

@@ -1,0 +1,160 @@
+"""What the runs came to, in numbers and in sentences: records in, values out; draws nothing.
+
+The rules, said again under the table of the report:
+- *final* is the last evaluated round;
+- the *last epoch* is the last rounds in which as many devices were asked as there are, or, where a run is no longer
+  than that or nobody knows, the last ceil(n / 10) of the n rounds in which the attack was evaluated;
+- the *norm ratio* is the median, over the rounds with attackers, of what they sent over what honest devices computed;
+- a run *did not converge* (DNC) if its test loss is not finite in its last evaluated round, or if it is finished and
+  not better than CHANCE times the model that always names the most frequent class;
+- *landed* and *share* are medians over the rounds with attackers, see `metrics.reach`;
+- the *outsized impact* is `metrics.outsized_impact` at the last evaluation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+from typing import Any
+
+from sparsefed.core.metrics import outsized_impact
+from sparsefed.core.threat import WHO
+from sparsefed.core.types import RunRecord
+from sparsefed.results.numbers import Curve, curve, finite, percent
+
+EVALUATED = ("test_accuracy", "test_loss", "attack_accuracy")
+CHANCE = 1.2
+
+
+@dataclass(frozen=True)
+class SummaryRow:
+    """One run in one line; accuracies are fractions, None where nothing was measured."""
+
+    name: str  # unique among the runs of one summary
+    status: str  # 'finished', 'running' or 'interrupted'
+    rounds: int
+    planned: int | None
+    converged: bool
+    test_accuracy: float | None
+    attack_accuracy: float | None
+    attack_mean: float | None  # over the last epoch
+    attack_max: float | None
+    norm_ratio: float | None
+    dropped: int
+    seconds: float | None
+    by_chance: bool = False  # did not converge, though its loss is finite
+    landed: float | None = None  # of what attackers sent
+    share: float | None = None  # the attackers' of what was applied
+    impact: float | None = None  # the paper's OIF
+    test_perplexity: float | None = None  # of text
+
+    @property
+    def finished(self) -> bool:
+        return self.status == "finished"
+
+    @property
+    def told_accuracy(self) -> str:
+        """Test accuracy for a person, marked where the run did not converge."""
+        if self.by_chance:
+            return f"{percent(self.test_accuracy)} DNC"
+        return percent(self.test_accuracy) if self.converged else "DNC"
+
+
+def labels(runs: Sequence[RunRecord]) -> list[str]:
+    """A name for each run that no other has: one that is repeated gives way to those of the folders, and where these
+    are repeated too, gets a number behind it."""
+    names = [run.name for run in runs]
+    folders = [run.folder.name if run.folder and names.count(run.name) > 1 else run.name for run in runs]
+    names = folders if len(set(folders)) == len(runs) else names
+    taken: list[str] = []
+    for name in names:
+        tries = (name if i == 1 else f"{name} ({i})" for i in range(1, len(runs) + 1))
+        taken.append(next(label for label in tries if label not in taken))
+    return taken
+
+
+def summary(runs: Sequence[RunRecord]) -> list[SummaryRow]:
+    """A row for each run, in the order given."""
+    return [_row(label, run) for label, run in zip(labels(runs), runs, strict=True)]
+
+
+def attacked(run: RunRecord) -> bool:
+    """Whether anybody attacks in this run, as its config has it."""
+    threat = run.config.get("threat", {})
+    return "attack" in run.config and any(threat.get(who) for who in WHO)
+
+
+def last_epoch(points: Curve, rounds: int | None) -> list[float]:
+    """The values of the last epoch, which takes so many rounds; without it, of the last ceil(n / 10) points.
+
+    >>> last_epoch([(10, 0.1), (20, 0.2), (30, 0.3), (40, 0.4)], rounds=20)
+    [0.3, 0.4]
+    >>> last_epoch([(10, 0.1), (20, 0.2)], rounds=None)
+    [0.2]
+    """
+    if rounds and points and rounds < points[-1][0]:
+        return [value for round, value in points if round > points[-1][0] - rounds]
+    return [value for _, value in points[len(points) - math.ceil(len(points) / 10) :]]
+
+
+def _row(label: str, run: RunRecord) -> SummaryRow:
+    test, attack, seconds = (curve(run.rows, key) for key in ("test_accuracy", "attack_accuracy", "seconds"))
+    perplexity = curve(run.rows, "test_perplexity")
+    by_chance = _by_chance(run, test)
+    tail = last_epoch(attack, run.manifest.get("task", {}).get("epoch"))
+    return SummaryRow(
+        name=label,
+        status=str(run.manifest.get("status", "unknown")),
+        rounds=max((int(row["round"]) for row in run.rows), default=0),
+        planned=run.manifest.get("rounds"),
+        converged=_converged(run.rows) and not by_chance,
+        test_accuracy=test[-1][1] if test else None,
+        attack_accuracy=attack[-1][1] if attack else None,
+        attack_mean=fmean(tail) if tail else None,
+        attack_max=max(tail) if tail else None,
+        norm_ratio=_norm_ratio(run.rows),
+        dropped=sum(int(value) for _, value in curve(run.rows, "dropped")),
+        seconds=math.fsum(value for _, value in seconds) if seconds else None,
+        by_chance=by_chance,
+        landed=_median(run.rows, "attack_landed"),
+        share=_median(run.rows, "attack_share"),
+        impact=_impact(run, attack),
+        test_perplexity=perplexity[-1][1] if perplexity else None,
+    )
+
+
+def _by_chance(run: RunRecord, test: Curve) -> bool:
+    chance = finite(run.manifest.get("task", {}).get("chance"))
+    return bool(chance and test) and run.manifest.get("status") == "finished" and test[-1][1] <= CHANCE * (chance or 0)
+
+
+def _median(rows: Iterable[Mapping[str, Any]], key: str) -> float | None:
+    values = [value for value in (finite(row.get(key)) for row in rows) if value is not None]
+    return median(values) if values else None
+
+
+def _impact(run: RunRecord, attack: Curve) -> float | None:
+    facts = run.manifest.get("task", {})
+    influence, points, examples = (facts.get(key) for key in ("influence", "attack_points", "examples"))
+    if not (attack and influence and points and examples and attacked(run)):
+        return None
+    return outsized_impact(attack[-1][1], influence, points, examples)
+
+
+def _converged(rows: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether the last evaluated loss is finite; a loss that was measured but is None was NaN before it met JSON."""
+    evaluated = [row for row in rows if any(row.get(key) is not None for key in EVALUATED)]
+    return not evaluated or "test_loss" not in evaluated[-1] or finite(evaluated[-1]["test_loss"]) is not None
+
+
+def _norm_ratio(rows: Iterable[Mapping[str, Any]]) -> float | None:
+    pairs = ((finite(row.get("attacker_norm")), finite(row.get("honest_norm"))) for row in rows)
+    ratios = [sent / honest for sent, honest in pairs if sent is not None and honest]
+    return median(ratios) if ratios else None
+
+
+def progress(row: SummaryRow) -> str:
+    """How far the run has come."""
+    return f"{row.rounds} rounds" if row.planned is None else f"{row.rounds} of {row.planned} rounds"

@@ -1,0 +1,108 @@
+"""A run under attack beside its twins: the same run without attackers, and that without a defense as well.
+
+Twins are found among the runs of one report by their configs, which are alike in everything but name, threat, how often
+a run is evaluated or saved, and, for the second, the defense. The paper measures how far a poisoned model is from the
+unattacked one, its authors' code how far it is from the unattacked and undefended one: both are told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sparsefed import runs
+from sparsefed.core.metrics import Distances, distances
+from sparsefed.core.types import RunRecord
+from sparsefed.results.numbers import finite
+from sparsefed.results.summary import SummaryRow, attacked, summary
+
+BESIDE = ("name", "evaluate_every", "checkpoint_every", "threat")  # where twins may differ
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What the attack changed, each None where a twin or its model is not there."""
+
+    name: str  # of the attacked run, as in the summary
+    unattacked: str | None  # the label of its twin
+    drop: float | None  # of test accuracy: the twin's minus its own
+    class_drops: Mapping[str, float]  # by class, where both runs measured it
+    learned_anyway: float | None  # attack accuracy of the twin: what the attackers would get for nothing
+    to_unattacked: Distances | None
+    to_plain: Distances | None  # to the model without attackers and without a defense
+
+
+def compare(records: Sequence[RunRecord]) -> list[Comparison]:
+    """A comparison for each attacked run that has a twin among the others, in the order given."""
+    rows = summary(records)
+    found = (_compared(i, records, rows) for i, run in enumerate(records) if attacked(run))
+    return [each for each in found if each is not None]
+
+
+def _compared(i: int, records: Sequence[RunRecord], rows: Sequence[SummaryRow]) -> Comparison | None:
+    run = records[i]
+    twin, plain = _twin(run, records, undefended=False), _twin(run, records, undefended=True)
+    if twin is None and plain is None:
+        return None
+    own, other = rows[i], rows[twin] if twin is not None else None
+    lost = None
+    if other and own.test_accuracy is not None and other.test_accuracy is not None:
+        lost = other.test_accuracy - own.test_accuracy
+    return Comparison(
+        name=own.name,
+        unattacked=other.name if other else None,
+        drop=lost,
+        class_drops=_class_drops(run, records[twin]) if twin is not None else {},
+        learned_anyway=other.attack_accuracy if other else None,
+        to_unattacked=_apart(run, records[twin]) if twin is not None else None,
+        to_plain=_apart(run, records[plain]) if plain is not None else None,
+    )
+
+
+def _twin(run: RunRecord, records: Sequence[RunRecord], undefended: bool) -> int | None:
+    """The first run that has no attackers and is otherwise the same; one that knows the attackers' goal comes first,
+    because its test accuracy is measured on the same examples."""
+    wanted = _essence(run, undefended)
+    alike = [
+        i
+        for i, other in enumerate(records)
+        if not attacked(other)
+        and _essence(other, undefended) == wanted
+        and (not undefended or _defense(other) == "undefended")
+    ]
+    return min(alike, key=lambda i: ("attack" not in records[i].config, i), default=None)
+
+
+def _essence(run: RunRecord, undefended: bool) -> dict[str, Any]:
+    left_out = {*BESIDE, "attack", *(("defense",) if undefended else ())}
+    return {key: value for key, value in run.config.items() if key not in left_out}
+
+
+def _defense(run: RunRecord) -> str:
+    return str(run.config.get("defense", {}).get("name", ""))
+
+
+def class_accuracies(run: RunRecord) -> dict[str, float]:
+    """The accuracy on each class at the last evaluation, by the class's name."""
+    names = run.manifest.get("task", {}).get("classes", [])
+    measured = [row["class_accuracy"] for row in run.rows if row.get("class_accuracy")]
+    if not measured or len(measured[-1]) != len(names):
+        return {}
+    pairs = zip(names, map(finite, measured[-1]), strict=True)
+    return {name: value for name, value in pairs if value is not None}
+
+
+def _class_drops(run: RunRecord, twin: RunRecord) -> dict[str, float]:
+    own, other = class_accuracies(run), class_accuracies(twin)
+    return {name: other[name] - own[name] for name in own if name in other}
+
+
+def _apart(run: RunRecord, other: RunRecord) -> Distances | None:
+    """How far apart two models are; None where one has not been saved, or they are not of the same round."""
+    if run.folder is None or other.folder is None:
+        return None
+    one, two = runs.load_state(run.folder), runs.load_state(other.folder)
+    if one is None or two is None or one.round != two.round or one.theta.shape != two.theta.shape:
+        return None
+    return distances(one.theta, two.theta)

@@ -1,0 +1,139 @@
+"""The verdict: two sentences from the numbers, with their limits in the same breath."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from sparsefed.core.types import RunRecord
+from sparsefed.results.matrix import Entry, Judgement, Matrix, judgements, matrices
+from sparsefed.results.numbers import percent, points
+from sparsefed.results.summary import SummaryRow, progress
+
+Case = tuple[float, str, str]  # an accuracy, of which defense under which attack
+
+MOST_NAMED = 4  # pairs of a defense and an attack that one sentence can name
+MOST_SETTINGS = 4
+SAID: Mapping[Judgement, str] = {"held": "held", "in part": "held in part", "fell": "fell"}
+
+
+def verdict(runs: Sequence[RunRecord]) -> list[str]:
+    """What came out and which defense held, two sentences a setting."""
+    return told(matrices(runs))
+
+
+def told(found: Sequence[Matrix]) -> list[str]:
+    """Two sentences for each of the first matrices."""
+    several = [sentence for matrix in found[:MOST_SETTINGS] for sentence in sentences(matrix)]
+    rest = len(found) - MOST_SETTINGS
+    return [*several, f"{rest} more settings are in the tables below."] if rest > 0 else several
+
+
+def sentences(matrix: Matrix) -> list[str]:
+    """A matrix in two sentences: the numbers, and what they mean."""
+    where = f"On {matrix.setting}: " if matrix.setting else ""
+    if not matrix.attacked:
+        return [f"{where}{_calm(matrix)}.", f"Whether a defense holds is not told without an attack; {_seeds(matrix)}."]
+    few = len(matrix.attacked) <= MOST_NAMED
+    return [f"{where}{_each(matrix) if few else _extremes(matrix)}.", f"{_who_held(matrix)}."]
+
+
+def preliminary(rows: Sequence[SummaryRow]) -> str:
+    """Which runs are not finished; '' where all are."""
+    still = [f"{row.name} ({progress(row)}, {row.status})" for row in rows if not row.finished]
+    return f"Preliminary: not every run is finished: {', '.join(still)}." if still else ""
+
+
+def listed(words: Sequence[str]) -> str:
+    """Words as a sentence has them.
+
+    >>> listed(["a", "b", "c"])
+    'a, b and c'
+    """
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+
+
+def _calm(matrix: Matrix) -> str:
+    ends = sorted((entry.test, defense) for (defense, _), entry in matrix.entries.items() if entry.test is not None)
+    if not ends:
+        return "Nothing has been evaluated yet"
+    (low, worst), (high, best) = ends[0], ends[-1]
+    if percent(low) == percent(high):
+        return f"Nobody attacked, and test accuracy ends at {percent(low)}{' in every run' * (len(ends) > 1)}"
+    return f"Nobody attacked, and test accuracy ends between {percent(low)} ({worst}) and {percent(high)} ({best})"
+
+
+def _each(matrix: Matrix) -> str:
+    """Every attacked pair."""
+    one = len(matrix.hostile) == 1
+    each = [
+        f"{defense if one else f'{defense} under {attack}'} {_outcome(entry)}"
+        for (defense, attack), entry in matrix.attacked.items()
+    ]
+    joint = ", and ".join(filter(None, [", ".join(each[:-1]), each[-1]]))  # each has an `and` of its own
+    return f"Under the attack {matrix.hostile[0]}, {joint}" if one else f"Under attack, {joint}"
+
+
+def _outcome(entry: Entry) -> str:
+    if not entry.converged:
+        return "did not converge"
+    if entry.test is None and entry.attack is None:
+        return "is not evaluated yet"
+    parts = {"attack accuracy": entry.attack, "test accuracy": entry.test}
+    known = [f"{percent(value)} {what}" for what, value in parts.items() if value is not None]
+    return f"ends at {listed(known)}"
+
+
+def _extremes(matrix: Matrix) -> str:
+    """The defenses that fared worst and best, each under the attack that did most to it."""
+    met = f"{_count(len(judgements(matrix)), 'defense')} met {_count(len(matrix.hostile), 'attack')}"
+    aimed = [(e.attack, *pair) for pair, e in matrix.attacked.items() if e.attack is not None and e.converged]
+    if not aimed:
+        hurt = [(e.test, *pair) for pair, e in matrix.attacked.items() if e.test is not None and e.converged]
+        low = _worst(hurt, min)
+        return met + (f", and test accuracy ends as low as {_told(low[0])}" if low else "")
+    worst = _worst(aimed, max)
+    if len(worst) == 1:
+        return f"{met}, and the attackers get at most {_told(worst[0])}"
+    return f"{met}: the attackers get most against {_against(worst[-1])}, and least against {_against(worst[0])}"
+
+
+def _worst(found: Sequence[Case], choose: Callable[[list[Case]], Case]) -> list[Case]:
+    """The worst attack against each defense, by ascending accuracy."""
+    defenses = dict.fromkeys(defense for _, defense, _ in found)
+    return sorted(choose([each for each in found if each[1] == defense]) for defense in defenses)
+
+
+def _against(case: Case) -> str:
+    value, defense, attack = case
+    return f"{defense} ({percent(value)} attack accuracy, by {attack})"
+
+
+def _told(case: Case) -> str:
+    value, defense, attack = case
+    return f"{percent(value)} ({defense} under {attack})"
+
+
+def _who_held(matrix: Matrix) -> str:
+    found = judgements(matrix)
+    if not found:
+        return f"Nothing has been measured that tells who held; {_seeds(matrix)}"
+    groups = {SAID[j]: [name for name, own in found.items() if own == j] for j in SAID}
+    said = [f"{listed(names)} {how}" for how, names in groups.items() if names]
+    several = " against all of them" if len(matrix.hostile) > 1 and groups["held"] else ""
+    head = said[0] + several if groups["held"] else f"no defense held: {said[0]}"
+    return f"By the rule below, {', '.join([head, *said[1:]])}; {_seeds(matrix)}"
+
+
+def _seeds(matrix: Matrix) -> str:
+    """How far the numbers can be trusted."""
+    counts = [entry.seeds for entry in matrix.entries.values()]
+    if max(counts) == 1:
+        return "this is one seed, and a difference of a few points can be chance"
+    if min(counts) == 1:
+        return "some of it is one seed, where a difference of a few points can be chance"
+    spread = points(max(entry.spread for entry in matrix.entries.values()))
+    return f"means over {min(counts)} seeds or more, which differ by up to {spread} points"
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n} {what}{'s' * (n != 1)}"

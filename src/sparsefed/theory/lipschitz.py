@@ -1,0 +1,289 @@
+"""How fast a device's gradient changes with the model: exact for one softmax layer, estimated for anything else.
+
+The paper's Example 1 is one softmax layer, whose Hessian for an example (x, y) with probabilities p is
+
+    H[(i, j), (k, l)]  =  (p_i [i = k] - p_i p_k) x_j x_l,        that is   H = (diag p - p p^T) (x) x x^T.
+
+*Departures*: the paper prints x_j p_k (1 - p_k) x_l for every i, which is right for i = k alone; elsewhere it is
+-p_i p_k x_j x_l. Its bound stands all the same: p_i p_k <= 1/4 too, so c = 1/4 for inputs in [0, 1]. It is
+approached as p -> (1/2, 1/2) and x_j -> 1. Real inputs are normalised, not in [0, 1], and a bias is an input of 1;
+so every constant here comes from the inputs as the model gets them.
+
+A mean over devices is never worse than its worst device, so the largest constant of a device holds for every cohort.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.rng import rng
+from sparsefed.core.types import IndexArray, IntArray
+from sparsefed.theory import threat_schedule as protocol
+
+CHUNK = 4096  # examples that are looked at together: 26 MB of float64 for 28x28 pixels
+
+Prepare = Callable[[Tensor], Tensor]
+Gradient = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class SoftmaxLayer:
+    """Constants of one softmax layer on its devices' data: what one device's gradient changes by, at most, whatever
+    the weights. All of them are computed in float64; the rounding of a run in float32 is not in them."""
+
+    c: float  # of a coordinate, a unit of l1 change in the weights: the largest |H_ij|
+    column_l1: float  # of the gradient in l1, a unit of l1: the largest l1 norm of a column of H
+    column_l2: float  # of the gradient in l2, a unit of l1
+    smooth: float  # of the gradient in l2, a unit of l2: the largest eigenvalue
+    longest: float  # of the inputs, the largest |x|_2, the bias's 1 included
+
+
+def softmax_layer(
+    x: Tensor,
+    offsets: IntArray,
+    *,
+    examples: IntArray | IndexArray | None = None,
+    prepare: Prepare | None = None,
+    bias: bool = True,
+) -> SoftmaxLayer:
+    """The constants for devices that own `examples[offsets[i]:offsets[i + 1]]` of x (without `examples`, x itself).
+
+    With means over a device's examples, maxima over devices and over inputs j:
+    c = mean x_j^2 / 4, because |p_i [i = k] - p_i p_k| <= 1/4 and mean |x_j x_l| is largest at some l = j;
+    column_l1 = mean |x|_1 |x_j| / 2, because a column of diag p - p p^T is 2 p_k (1 - p_k) <= 1/2 long in l1;
+    column_l2 = sqrt(2)/4 mean |x|_2 |x_j|, because it is at most sqrt(2) p_k (1 - p_k) long in l2;
+    smooth = lambda_max(mean x x^T) / 2, because lambda_max(diag p - p p^T) <= 1/2.
+    """
+    squares = l1 = l2 = top = longest = 0.0
+    for device in _looks(x, offsets, examples, prepare or (lambda raw: raw), bias):
+        squares = max(squares, float(device.squares.max()))
+        l1 = max(l1, float(device.l1.max()))
+        l2 = max(l2, float(device.l2.max()))
+        longest = max(longest, device.longest)
+        top = max(top, _largest_eigenvalue(device.gram, top))
+    return SoftmaxLayer(squares / 4, l1 / 2, l2 * math.sqrt(2) / 4, top / 2, longest)
+
+
+def softmax_growth(layer: SoftmaxLayer, d: int, k: int | None, clipped: bool) -> float:
+    """A line's `growth`: the smallest that holds for the l1 change on w = min(d, 2k) coordinates.
+
+    What holds in l2 survives clipping, a projection; what holds for each coordinate or in l1 does not.
+
+    >>> layer = SoftmaxLayer(c=0.25, column_l1=8.0, column_l2=2.0, smooth=5.0, longest=4.0)
+    >>> softmax_growth(layer, d=100, k=8, clipped=False), softmax_growth(layer, d=100, k=8, clipped=True)
+    (4.0, 8.0)
+    """
+    w = math.sqrt(protocol.ThreatSchedule(d, k, ()).w)
+    cut = min(w * layer.column_l2, w * layer.smooth, protocol.growth(d, k, layer.c, clipped=True))
+    return cut if clipped else min(cut, layer.column_l1, protocol.growth(d, k, layer.c, clipped=False))
+
+
+def clip_free(layer: SoftmaxLayer) -> float:
+    """A clip norm that never cuts an honest gradient: |p - y|_2 |x|_2 <= sqrt(2) |x|_2 (without weight decay)."""
+    return math.sqrt(2) * layer.longest
+
+
+def is_softmax_layer(module: nn.Module) -> bool:
+    """Whether the module is one `nn.Linear`, alone or in `nn.Sequential`s with nothing but Flatten and Identity.
+
+    A class of one's own is never taken for one: its `forward` could do anything.
+
+    >>> is_softmax_layer(nn.Sequential(nn.Flatten(), nn.Linear(4, 2))), is_softmax_layer(nn.ReLU())
+    (True, False)
+    """
+    kinds = [type(part) for part in module.modules()]
+    return kinds.count(nn.Linear) == 1 and set(kinds) <= {nn.Linear, nn.Flatten, nn.Identity, nn.Sequential}
+
+
+# --- the data, some devices at a time --------------------------------------------------------------------------------
+
+
+class _Look(NamedTuple):
+    """Some devices' means over their examples, a row each."""
+
+    squares: Tensor  # [g, m], of x_j^2
+    l1: Tensor  # [g, m], of |x|_1 |x_j|
+    l2: Tensor  # [g, m], of |x|_2 |x_j|
+    gram: Tensor  # [g, ., .], with the largest eigenvalue of mean x x^T
+    longest: float  # the largest |x|_2
+
+
+def _looks(
+    x: Tensor, offsets: IntArray, examples: IntArray | IndexArray | None, prepare: Prepare, bias: bool
+) -> Iterator[_Look]:
+    rows = np.arange(len(x)) if examples is None else examples.astype(np.int64)
+    if offsets[0] != 0 or offsets[-1] != len(rows) or (np.diff(offsets) < 0).any():
+        raise ConfigError(f"the devices' offsets must rise from 0 to {len(rows)}, the number of their examples")
+
+    def inputs(places: IntArray) -> Tensor:  # [M, m]
+        flat = prepare(x[torch.from_numpy(rows[places])]).flatten(1).double()
+        return torch.cat([flat, flat.new_ones(len(flat), 1)], 1) if bias else flat
+
+    for devices in _groups(np.diff(offsets)):
+        starts, sizes = offsets[devices], np.diff(offsets)[devices]
+        if sizes[0] > CHUNK:
+            yield _long_device(inputs, int(starts[0]), int(sizes[0]))
+        else:
+            yield _short_devices(inputs, starts, sizes)
+
+
+def _groups(sizes: IntArray) -> Iterator[IntArray]:
+    """The devices that have examples, those of like size together, as many as make a chunk."""
+    order = np.argsort(sizes, kind="stable")
+    order = order[sizes[order] > 0]
+    while len(order):
+        widths = np.arange(1, len(order[:CHUNK]) + 1) * sizes[order[:CHUNK]]  # of so many, all as long as the last
+        count = max(1, int(np.searchsorted(widths, CHUNK, side="right")))
+        yield order[:count]
+        order = order[count:]
+
+
+def _short_devices(inputs: Callable[[IntArray], Tensor], starts: IntArray, sizes: IntArray) -> _Look:
+    within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    found = inputs(np.repeat(starts, sizes) + within)
+    padded = found.new_zeros(len(sizes), int(sizes.max()), found.shape[1])
+    padded[torch.from_numpy(np.repeat(np.arange(len(sizes)), sizes)), torch.from_numpy(within)] = found
+    counts = torch.from_numpy(sizes)[:, None]
+    squares, l1, l2 = (total / counts for total in _totals(padded))
+    wide = padded.shape[1] > padded.shape[2]
+    gram = padded.mT @ padded if wide else padded @ padded.mT  # the same eigenvalues, but for zeros
+    return _Look(squares, l1, l2, gram / counts[:, :, None], _longest(padded))
+
+
+def _long_device(inputs: Callable[[IntArray], Tensor], start: int, size: int) -> _Look:
+    totals: list[Tensor] = []
+    longest = 0.0
+    for low in range(start, start + size, CHUNK):
+        part = inputs(np.arange(low, min(low + CHUNK, start + size)))[None]
+        sums = [*_totals(part), part.mT @ part]
+        totals = [old + new for old, new in zip(totals, sums, strict=True)] if totals else sums
+        longest = max(longest, _longest(part))
+    squares, l1, l2, gram = (total / size for total in totals)
+    return _Look(squares, l1, l2, gram, longest)
+
+
+def _totals(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Over the examples of [g, n, m]: the sums of x_j^2, |x|_1 |x_j| and |x|_2 |x_j|, each [g, m]."""
+    size = x.abs()
+    l1, l2 = size.sum(2, keepdim=True), torch.linalg.vector_norm(x, dim=2, keepdim=True)
+    return x.square().sum(1), (l1.mT @ size)[:, 0], (l2.mT @ size)[:, 0]
+
+
+def _longest(x: Tensor) -> float:
+    return float(torch.linalg.vector_norm(x, dim=2).max())
+
+
+def _largest_eigenvalue(gram: Tensor, known: float) -> float:
+    """Of symmetric matrices [g, n, n], the largest; those that cannot be above `known`, for |A^2|_F^(1/2) is not, are
+    not looked into."""
+    candidates = torch.linalg.matrix_norm(gram @ gram) > known**2
+    return float(torch.linalg.eigvalsh(gram[candidates]).max()) if bool(candidates.any()) else 0.0
+
+
+# --- any other model -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What was seen of c: c is at least this, and may be any number above. Never the base of a certificate."""
+
+    c: float
+    samples: int  # entries of the Hessian's columns that were looked at
+
+
+def estimate_c(
+    gradient: Gradient,
+    thetas: Sequence[Tensor],
+    *,
+    seed: int = 0,
+    starts: int = 4,
+    climbs: int = 20,
+    step: float = 0.05,
+) -> Estimate:
+    """c from below: the steepest change of a gradient's coordinate that a search finds near some models.
+
+    From some coordinates j at each theta: the i with the largest |H_ij|, then the j with the largest |H_ji|, until it
+    stays; then theta climbs along the gradient of that |H_ij|, `climbs` times. H_ij is the quotient
+    (g_i(theta + step e_j) - g_i(theta - step e_j)) / (2 step): by its definition c is never below such a quotient, for
+    any step, so that only float32's rounding (about 1e-6 of the largest gradient, over the step) can make it too
+    large. A network with ReLU or max-pooling has no c: its gradient jumps where a unit switches, and the estimate
+    grows without end as the step shrinks.
+    """
+    if not thetas or starts < 1 or step <= 0:
+        raise ConfigError("c is estimated at one model at least, from one start at least, with a step above 0")
+    found, samples = 0.0, 0
+    for number, theta in enumerate(thetas):
+        draw = rng(seed, "curvature", number)
+        first = int(gradient(theta).abs().argmax())
+        others = draw.choice(len(theta), min(starts - 1, len(theta)), replace=False).tolist()
+        for j in [first, *others]:
+            value, columns = _searched(gradient, theta, j, climbs, step)
+            found, samples = max(found, value), samples + columns * len(theta)
+    return Estimate(found, samples)
+
+
+def around(theta: Tensor, count: int, spread: float, seed: int = 0) -> list[Tensor]:
+    """The model itself, and others whose coordinates are drawn around it with this standard deviation."""
+    others = [rng(seed, "models around", n).standard_normal(len(theta)) for n in range(1, count)]
+    return [theta, *(theta + spread * torch.from_numpy(other).to(theta.dtype) for other in others)]
+
+
+def _searched(gradient: Gradient, theta: Tensor, j: int, climbs: int, step: float) -> tuple[float, int]:
+    """The largest |H_ij| that is found from here, and how many columns that took."""
+    i, best, columns = _alternated(gradient, theta, j, step)
+    length = 1.0
+    for _ in range(climbs):
+        uphill = _slope(gradient, theta, i[0], i[1], step)
+        norm = torch.linalg.vector_norm(uphill)
+        if not float(norm) > 0:
+            break
+        ahead = theta + uphill * (length / norm)
+        pair, value, looked = _alternated(gradient, ahead, i[1], step)
+        columns += looked
+        if value > best:
+            theta, i, best, length = ahead, pair, value, length * 1.5
+        else:
+            length /= 3
+    return best, columns
+
+
+def _alternated(gradient: Gradient, theta: Tensor, j: int, step: float) -> tuple[tuple[int, int], float, int]:
+    """From column j of the Hessian to the column of its largest entry, as long as entries grow."""
+    pair, best, columns = (j, j), -1.0, 0
+    while True:
+        column = _column(gradient, theta, j, step)
+        i = int(column.abs().argmax())
+        columns += 1
+        if not float(column[i].abs()) > best * (1 + 1e-6):
+            return pair, max(best, 0.0), columns
+        pair, best, j = (i, j), float(column[i].abs()), i
+
+
+def _column(gradient: Gradient, theta: Tensor, j: int, step: float) -> Tensor:
+    up, down = _moved(theta, (j, step)), _moved(theta, (j, -step))
+    # What was added, not what was meant to be: theta + step rounds.
+    return (gradient(up) - gradient(down)).double() / float(up[j].double() - down[j].double())
+
+
+def _slope(gradient: Gradient, theta: Tensor, i: int, j: int, step: float) -> Tensor:
+    """The gradient of |H_ij| in theta, but for its length: differences of columns, by symmetry of third derivatives."""
+
+    def corner(a: int, b: int) -> Tensor:
+        return gradient(_moved(_moved(theta, (i, a * step)), (j, b * step)))
+
+    entry = _column(gradient, theta, j, step)[i]
+    return torch.sign(entry).to(theta.dtype) * (corner(1, 1) - corner(1, -1) - corner(-1, 1) + corner(-1, -1))
+
+
+def _moved(theta: Tensor, move: tuple[int, float]) -> Tensor:
+    moved = theta.clone()
+    moved[move[0]] += move[1]
+    return moved

@@ -1,0 +1,221 @@
+"""How far apart attackers can drive two runs: the certified radius of the paper (Theorems 1 and 2), made sound.
+
+With D_t = |theta_t - theta_t^benign|_1, w = min(d, 2k) and a share s_t of attackers among the clipped updates,
+
+    D_t  <=  D_(t-1) + lambda_t (h_t D_(t-1) + 2 s_t L_t sqrt(w) + 2 gamma_t)
+
+where h_t = w c (`protocol.growth`) and gamma_t bounds what top-k, its memory and a masked momentum put between the
+update and what is applied: the paper's Eq. 3 with the additive term in the right norm. A dense protocol has gamma = 0;
+its momentum is never masked, so there the first two terms add up over the rounds, forgotten at rho. Before the first
+attacker both runs are one, so D = 0. The derivations are in docs/certificate.md.
+
+All radii are natural logarithms: the numbers themselves leave float64 after a few rounds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from sparsefed.theory.logs import NOTHING, log, log_sum
+from sparsefed.theory.threat_schedule import Line, ThreatSchedule, check, require
+
+
+@dataclass(frozen=True)
+class Radius:
+    """A bound as its logarithm, with its two parts: `log = additive + propagation`."""
+
+    log: float
+    additive: float  # log of what the rounds add up to if nothing propagated
+
+    @property
+    def propagation(self) -> float:
+        """log of the factor by which early differences grow until the end."""
+        return self.log - self.additive if self.log > NOTHING else 0.0
+
+    @property
+    def log10(self) -> float:
+        return self.log / math.log(10)
+
+
+class _Held(NamedTuple):
+    """Bounds on the server's vectors around one round's top-k, the same for both runs."""
+
+    kept_l1: float  # rho |R_(t-1)|_1, after masking
+    kept_l2: float
+    momentum_l1: float  # |R_t|_1, before masking
+    momentum_l2: float
+    before_l1: float  # |W_(t-1)|_1
+    before_l2: float
+    after_l1: float  # |W_t|_1
+    after_l2: float
+
+
+def recursion(protocol: ThreatSchedule, width: int | None = None) -> Radius:
+    """The sound bound, round by round; `width` is the w of the additive term, up to d (the l1 norm of all of it)."""
+    check(protocol)
+    w, d = protocol.w, protocol.d
+    require(width is None or w <= width <= d, f"width is {width}, but coordinates that differ are {w} to all d = {d}")
+    return _followed(protocol, math.sqrt(w if width is None else width), [(math.inf, math.inf)] * len(protocol.lines))
+
+
+def capped(protocol: ThreatSchedule) -> Radius:
+    """The recursion, where neither a round nor a run adds more than the enforced norm lets two runs differ by."""
+    check(protocol)
+    steps = (2 * _applied_l1(protocol, held) for held in _holdings(protocol))
+    limits = [(log(step), log(moved)) for step, moved in zip(steps, _moved(protocol), strict=True)]
+    return _followed(protocol, math.sqrt(protocol.w), limits)
+
+
+def movement(protocol: ThreatSchedule) -> float:
+    """log of what clipping alone promises: no two runs of such updates end further apart, whoever sends them."""
+    check(protocol)
+    return log(_moved(protocol)[-1])
+
+
+def closed_form(protocol: ThreatSchedule) -> Radius:
+    """Lambda exp(h Lambda) beta, h / (1 - rho) if dense: never below the recursion, because 1 + x <= e^x."""
+    check(protocol)
+    total, h, beta = _summary(protocol)
+    additive = log(total) + log(beta)
+    propagation = total * h / (1 - _inertia(protocol))
+    return Radius(additive + propagation, additive)
+
+
+def paper_closed_form(protocol: ThreatSchedule) -> Radius:
+    """Theorems 1 and 2 as printed, Lambda (1 + h)^Lambda beta. Not a bound where a rate is below 1: `paper_is_bound`.
+
+    *Departures*: beta has the additive term in the right norm, so that what differs from `closed_form` is the power.
+    """
+    check(protocol)
+    total, h, beta = _summary(protocol)
+    additive = log(total) + log(beta)
+    return Radius(additive + total * math.log1p(h), additive)
+
+
+def paper_is_bound(protocol: ThreatSchedule) -> bool:
+    """Whether the proof's last step holds: Bernoulli's (1 + x)^l >= 1 + l x needs l >= 1 from the second round on.
+
+    It also leaves momentum that is not masked out of account.
+    """
+    check(protocol)
+    rates = [line.rate for line in _attacked(protocol) if line.rate > 0]
+    return _inertia(protocol) == 0 and (_summary(protocol)[1] == 0 or all(rate >= 1 for rate in rates[1:]))
+
+
+def dense(protocol: ThreatSchedule, growths: Sequence[float]) -> ThreatSchedule:
+    """The same devices and rates without top-k; `growths` are over all d coordinates, a number a round."""
+    lines = tuple(replace(line, growth=h, omega=0.0) for line, h in zip(protocol.lines, growths, strict=True))
+    return ThreatSchedule(protocol.d, None, lines, protocol.rho)
+
+
+# --- the recursion in logarithms -------------------------------------------------------------------------------------
+
+
+def _followed(protocol: ThreatSchedule, root: float, limits: Sequence[tuple[float, float]]) -> Radius:
+    """`root` is that of the additive term; `limits` are logs: the most that A_t can differ by, and D_t."""
+    distance = additive = pushed = pushed_alone = NOTHING  # D, D without growth; the update's part, the same without
+    inertia = log(_inertia(protocol))
+    skipped = len(protocol.lines) - len(_attacked(protocol))
+    rounds = list(zip(protocol.lines, _holdings(protocol), limits, strict=True))
+    for line, held, (most, limit) in rounds[skipped:]:
+        sent = log(_sent(protocol, line, held, root))
+        pushed = log_sum(inertia + pushed, log(line.growth) + distance, sent)
+        pushed_alone = log_sum(inertia + pushed_alone, sent)
+        between, rate = log(2 * _gamma(protocol, held)), log(line.rate)
+        distance = min(limit, log_sum(distance, rate + min(most, log_sum(pushed, between))))
+        additive = min(limit, log_sum(additive, rate + min(most, log_sum(pushed_alone, between))))
+    return Radius(distance, additive)
+
+
+def _attacked(protocol: ThreatSchedule) -> tuple[Line, ...]:
+    """The rounds from the first one with an attacker on: until then the two runs are the same run."""
+    first = next((i for i, line in enumerate(protocol.lines) if line.share > 0), len(protocol.lines))
+    return protocol.lines[first:]
+
+
+def _inertia(protocol: ThreatSchedule) -> float:
+    """rho where a round's update goes on to move the model in later rounds; masking ends that (see `_gamma`)."""
+    return protocol.rho if protocol.k is None else 0.0
+
+
+def _holdings(protocol: ThreatSchedule) -> list[_Held]:
+    """R and W cannot exceed these, in either run: |u|_2 <= L, |u|_1 <= sqrt(d) L, and top-k leaves omega of what it
+    sees in l1, and never more than sqrt(1 - k/d) of it in l2."""
+    found = []
+    left_l1 = left_l2 = memory_l1 = memory_l2 = 0.0  # R and W after the round
+    for line in protocol.lines:
+        held = _around(protocol, line, (left_l1, left_l2), (memory_l1, memory_l2))
+        found.append(held)
+        unmasked = held.momentum_l1
+        if protocol.k is not None:  # where R is not masked, nothing was applied: there it is W_t - W_(t-1)
+            unmasked = min(unmasked, memory_l1 + held.after_l1)
+        left_l1 = max(unmasked, left_l1) if line.share == 1 else unmasked  # see `_around`
+        left_l2, memory_l1, memory_l2 = held.momentum_l2, held.after_l1, held.after_l2
+    return found
+
+
+def _around(protocol: ThreatSchedule, line: Line, left: tuple[float, float], memory: tuple[float, float]) -> _Held:
+    """One round, from bounds on R and W (in l1 and l2) as the last one left them."""
+    kept_l1, kept_l2 = (protocol.rho * norm for norm in left)
+    l1, l2 = kept_l1 + math.sqrt(protocol.d) * line.clip_norm, kept_l2 + line.clip_norm
+    lost_l2 = 0.0 if protocol.k is None else math.sqrt(1 - protocol.k / protocol.d)
+    after_l1, after_l2 = line.omega * (memory[0] + l1), lost_l2 * (memory[1] + l2)
+    if line.share == 1:  # attackers alone can make it a round without a usable update, which changes nothing
+        l1, l2, after_l1, after_l2 = map(max, (l1, l2, after_l1, after_l2), (*left, *memory))
+    return _Held(kept_l1, kept_l2, l1, l2, *memory, after_l1, after_l2)
+
+
+def _sent(protocol: ThreatSchedule, line: Line, held: _Held, root: float) -> float:
+    """What attackers change in the update, in l1; where all are attackers, they also decide whether momentum moves."""
+    alone = protocol.k is None and line.share == 1
+    return 2 * root * (held.momentum_l2 if alone else line.share * line.clip_norm)
+
+
+def _gamma(protocol: ThreatSchedule, held: _Held) -> float:
+    """|A(u_t) - u_t|_1 = |rho R_(t-1) + W_(t-1) - W_t|_1, of the old momentum what is on w coordinates."""
+    if protocol.k is None:
+        return 0.0
+    return min(held.kept_l1, math.sqrt(protocol.w) * held.kept_l2) + held.before_l1 + held.after_l1
+
+
+def _applied_l1(protocol: ThreatSchedule, held: _Held) -> float:
+    """|A_t|_1: in l1 what top-k sees; in l2 no more than sqrt(k) of it."""
+    if protocol.k is None:
+        return math.sqrt(protocol.d) * held.momentum_l2
+    return min(held.before_l1 + held.momentum_l1, math.sqrt(protocol.k) * (held.before_l2 + held.momentum_l2))
+
+
+def _moved(protocol: ThreatSchedule) -> list[float]:
+    """After each round, twice the furthest that a model can be from its start.
+
+    The sum of lambda_t |A_t|_1. Or the sum of |R_s|_1, each times the largest rate since: top-k with memory only
+    delays, so what is applied to a coordinate is the sum of what it received since the last time.
+    """
+    found = []
+    summed = 0.0
+    waiting: list[tuple[float, float, float]] = []  # falling rates, what was received at each, the sum before it
+    for line, held in zip(protocol.lines, _holdings(protocol), strict=True):
+        summed += line.rate * _applied_l1(protocol, held)
+        received = held.momentum_l1
+        while waiting and waiting[-1][0] <= line.rate:
+            received += waiting.pop()[1]
+        before = waiting[-1][2] + waiting[-1][0] * waiting[-1][1] if waiting else 0.0
+        waiting.append((line.rate, received, before))
+        found.append(2 * min(summed, before + line.rate * received))
+    return found
+
+
+def _summary(protocol: ThreatSchedule) -> tuple[float, float, float]:
+    """Of the rounds from the first attacker on: Lambda, the largest h, and beta, the largest additive term."""
+    lines = _attacked(protocol)
+    helds = _holdings(protocol)[len(protocol.lines) - len(lines) :]
+    inertia, root = _inertia(protocol), math.sqrt(protocol.w)
+    # A round at rate 0 moves nothing, but with inertia its update goes on.
+    rounds = [(line, held) for line, held in zip(lines, helds, strict=True) if line.rate > 0 or inertia > 0]
+    sent = max((_sent(protocol, line, held, root) for line, held in rounds), default=0.0) / (1 - inertia)
+    between = max((2 * _gamma(protocol, held) for _, held in rounds), default=0.0)
+    h = max((line.growth for line, _ in rounds), default=0.0)
+    return sum(line.rate for line in lines), h, sent + between

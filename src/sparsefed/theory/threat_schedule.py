@@ -1,0 +1,104 @@
+"""What a certificate is about: a protocol as numbers, a line a round.
+
+Two runs are compared, round by round with the same cohorts, examples and rates: one in which every device is honest,
+and one in which some send what they like. Everything here bounds the l1 distance between their models.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sparsefed.core.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Line:
+    """One round. A rate of 1 and a growth with the rate in it are how FedAvg looks, whose updates hold it already."""
+
+    rate: float  # lambda(t), what the applied vector is multiplied with
+    clip_norm: float  # L, the l2 norm to which the server cuts every update
+    share: float  # of the round's updates, the attackers'
+    growth: float  # the honest mean's l1 change on the w coordinates is at most this times the models' l1 distance
+    omega: float = 0.0  # of the l1 mass that top-k sees, the largest share that it leaves in either run; 0 if dense
+
+
+@dataclass(frozen=True)
+class ThreatSchedule:
+    """All rounds, and what stays the same in them."""
+
+    d: int
+    k: int | None  # None: dense, every coordinate is applied
+    lines: tuple[Line, ...]
+    rho: float = 0.0  # server momentum, in the memory and set to 0 where it was applied (dense: neither)
+
+    @property
+    def w(self) -> int:
+        """Coordinates in which one round's applied vectors of two runs can differ: min(d, 2k)."""
+        return self.d if self.k is None else min(self.d, 2 * self.k)
+
+
+def check(protocol: ThreatSchedule) -> None:
+    """Refuse numbers that no protocol has, in one sentence."""
+    k, rho = protocol.k, protocol.rho
+    _check_size(protocol.d, k)
+    require(0 <= rho < 1, f"rho is {rho}, but momentum must forget: 0 <= rho < 1")
+    require(len(protocol.lines) > 0, "a protocol has at least one round")
+    for number, line in enumerate(protocol.lines, 1):
+        where = f"round {number}:"
+        for name in ("rate", "clip_norm", "growth"):
+            value = getattr(line, name)
+            require(0 <= value < math.inf, f"{where} {name} is {value}, but it must be a finite number from 0")
+        require(0 <= line.share <= 1, f"{where} the attackers' share is {line.share}, but it must be from 0 to 1")
+        require(0 <= line.omega < 1, f"{where} omega is {line.omega}, but top-k keeps something: 0 <= omega < 1")
+        require(k is not None or line.omega == 0, f"{where} omega is {line.omega}, but a dense protocol loses nothing")
+
+
+def worst_omega(d: int, k: int | None) -> float:
+    """The largest share of l1 mass that top-k can leave: 1 - k/d, where all coordinates are alike."""
+    _check_size(d, k)
+    return 0.0 if k is None else 1 - k / d
+
+
+def growth(d: int, k: int | None, c: float, clipped: bool) -> float:
+    """From the coordinatewise Lipschitz constant c of each device's gradient, the growth of their clipped mean.
+
+    Where clipping never cuts an honest update: w coordinates change by at most c each, so w c. Where it may, c is no
+    longer the constant of a coordinate: cutting is a projection, so it lengthens no difference in l2, but it scales
+    each coordinate by the length of all. Then sqrt(w) |.|_2 <= sqrt(w) sqrt(d) c.
+
+    >>> growth(d=100, k=8, c=0.25, clipped=False), growth(d=100, k=8, c=0.25, clipped=True)
+    (4.0, 10.0)
+    """
+    w = ThreatSchedule(d, k, ()).w
+    return c * (math.sqrt(w * d) if clipped else w)
+
+
+def uniform(
+    d: int,
+    k: int | None,
+    rates: Sequence[float],
+    clip_norm: float,
+    share: float,
+    c: float,
+    *,
+    omega: float | None = None,
+    rho: float = 0.0,
+    clipped: bool = False,
+) -> ThreatSchedule:
+    """A protocol whose rounds differ in their rates alone; without `omega` the worst case."""
+    lost = worst_omega(d, k) if omega is None else omega
+    each = growth(d, k, c, clipped)
+    return ThreatSchedule(d, k, tuple(Line(rate, clip_norm, share, each, lost) for rate in rates), rho)
+
+
+def _check_size(d: int, k: int | None) -> None:
+    require(d >= 1, f"d is {d}, but a model has at least one parameter")
+    require(k is None or 1 <= k <= d, f"k is {k}, but top-k keeps from 1 to all d = {d} coordinates")
+
+
+def require(condition: bool, sentence: str) -> None:
+    """Refuse an impossible value with a sentence."""
+    if not condition:
+        raise ConfigError(sentence)
