@@ -1,7 +1,8 @@
 """What `krum(f=2)`, `pgd(epochs=5)` or `dirichlet(alpha=0.1)` return: a function together with its parameters.
 
 Rules, attacks, goals, partitions and schedules cannot be built where they are chosen: a rule must know how devices
-train, an attack the data. So choosing one only writes down what was chosen; `Simulation`, `Server` and configs build it.
+train, an attack the data. So choosing one only writes down what was chosen; `Simulation`, `Server` and configs build
+it.
 A choice with a listed name (or one that can be imported) can be written into a config and read back.
 """
 
