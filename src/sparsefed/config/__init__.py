@@ -9,8 +9,8 @@ start from (`bases.py`).
 from __future__ import annotations
 
 from sparsefed.config.build import Experiment, build, build_all, deal
-from sparsefed.config.load import dump, parse, read, twins, value_of
-from sparsefed.config.lookup import attacker, dataset, resolve
+from sparsefed.config.load import dump, load_without_k, parse, read, twins, value_of
+from sparsefed.config.lookup import attacker, dataset, resolve, takes_k
 from sparsefed.config.schema import Config, DataTable, Named
 
 __all__ = [
@@ -24,9 +24,11 @@ __all__ = [
     "dataset",
     "deal",
     "dump",
+    "load_without_k",
     "parse",
     "read",
     "resolve",
+    "takes_k",
     "twins",
     "value_of",
 ]

@@ -63,6 +63,30 @@ def check(config: Config) -> None:
         raise ConfigError(f"train.cohort is {cohort}, but there are only {devices} devices; use at most that")
 
 
+def check_without_k(config: Config) -> None:
+    """Check a config as `check` does, but for a missing k of a defense that takes one; any other error is raised."""
+    try:
+        check(config)
+    except ConfigError as error:
+        given = config.defense
+        if "k" in given.params or not takes_k(given.name):
+            raise
+        smallest = Named(name=given.name, k=1, **given.params)  # fits a model of any size
+        try:
+            check(config.model_copy(update={"defense": smallest}))
+        except ConfigError:
+            raise error from None
+
+
+def takes_k(defense: str) -> bool:
+    """Return whether a defense has a parameter k."""
+    return any(parameter.name == "k" for parameter in parameters(_rule(defense)))
+
+
+def _rule(name: str) -> Callable[..., Any]:
+    return function("defense", name, {name: rule.builder for name, rule in DEFENSES.items()})
+
+
 def _check_local(train: TrainTable) -> None:
     """In uncompressed mode a device sends one gradient and the server owns the rate."""
     local = ("local_epochs", "local_batch", "local_lr", "local_decay", "prox")
@@ -167,7 +191,7 @@ def takes_peak(schedule: str) -> tuple[bool, float | None]:
 
 def defense(config: Config) -> Defense:
     name, given = config.defense.name, config.defense.params
-    builder = function("defense", name, {name: rule.builder for name, rule in DEFENSES.items()})
+    builder = _rule(name)
     shared = regime(config)
     for key in shared.keys() & given:
         raise ConfigError(f"defense.{key} follows from train.{key}; set it there")
