@@ -9,7 +9,7 @@ start from (`bases.py`).
 from __future__ import annotations
 
 from sparsefed.config.build import Experiment, build, build_all, deal
-from sparsefed.config.load import dump, parse, read, twins, value_of
+from sparsefed.config.load import as_config, dump, is_live, parse, read, twins, value_of
 from sparsefed.config.lookup import attacker, dataset, resolve
 from sparsefed.config.schema import Config, DataTable, Named
 
@@ -18,12 +18,14 @@ __all__ = [
     "DataTable",
     "Experiment",
     "Named",
+    "as_config",
     "attacker",
     "build",
     "build_all",
     "dataset",
     "deal",
     "dump",
+    "is_live",
     "parse",
     "read",
     "resolve",

@@ -38,7 +38,7 @@ SCORES = 2**24  # that a model may give at once in an evaluation: 64 MB of float
 
 @dataclass(frozen=True)
 class Experiment:
-    """All that a run needs, built from its config."""
+    """All that a run needs, built from its config: what does not change while it runs."""
 
     config: Config
     protocol: RoundSetup
@@ -111,10 +111,9 @@ def _task(config: Config, arrays: Arrays) -> Task:
     shape = arrays.x_train.shape[1:]
     with torch.random.fork_rng(devices=[]):  # layers draw their first weights from torch's own generator
         torch.default_generator.manual_seed(integer_seed(config.seed, "model"))
-        module = _built(config, shape if arrays.is_text else (shape[2], *shape[:2]), len(arrays.classes))
-    if arrays.is_text:
-        return make_task(module)
-    return make_task(module, image_normaliser(arrays.mean, arrays.std))
+        module = _built(config, (shape[2], *shape[:2]) if arrays.is_image else shape, len(arrays.classes))
+    prepare = image_normaliser(arrays.mean, arrays.std) if arrays.is_image else None
+    return make_task(module, prepare, names.loss(config))
 
 
 def _check_kind(config: Config, arrays: Arrays) -> None:
@@ -149,9 +148,10 @@ def deal(config: Config, arrays: Arrays) -> Partition:
 
 def _federation(config: Config, arrays: Arrays) -> Federation:
     sample = names.resolve("sampling", config.train.sampling, SAMPLING)
-    if arrays.is_text and config.data.augment != "none":
+    if not arrays.is_image and config.data.augment != "none":
+        kind = "text" if arrays.is_text else "a table"
         raise ConfigError(
-            f"data.augment = '{config.data.augment}' is for images, but {arrays.name} is text; leave it out"
+            f"data.augment = '{config.data.augment}' is for images, but {arrays.name} is {kind}; leave it out"
         )
     augment = names.resolve("augmentation", config.data.augment, AUGMENTATIONS)
     x, y = torch.from_numpy(arrays.x_train), torch.from_numpy(arrays.y_train)

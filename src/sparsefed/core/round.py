@@ -45,7 +45,7 @@ class ServerState:
 
 @dataclass(frozen=True)
 class RoundSetup:
-    """The fixed setup of a simulation: federation, engine, defense, schedule, attack. It never changes between rounds."""
+    """The fixed setup of a simulation: federation, engine, defense, schedule, attack; it is the same in every round."""
 
     federation: Federation
     engine: Engine
