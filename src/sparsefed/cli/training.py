@@ -96,6 +96,7 @@ def _run_one(plan: Plan, experiment: Experiment, view: RunView) -> None:
         checkpoint_every=plan.config.checkpoint_every,
         on_start=lambda state: view.begin(plan.title, state),
         on_round=view.show,
+        create=plan.create,
         overwrite=plan.overwrite,
     )
 

@@ -29,6 +29,7 @@ def run(
     checkpoint_every: int,
     on_round: Callable[[RoundReport], None] = lambda report: None,  # noqa: ARG005
     on_start: Callable[[ServerState], None] = lambda state: None,  # noqa: ARG005
+    create: bool | None = None,
     overwrite: bool = False,
 ) -> RunRecord:
     """Do what is still to be done of a run: nothing, what is left since its last checkpoint, or all of it.
@@ -40,7 +41,9 @@ def run(
         checkpoint_every: Rounds from one checkpoint to the next.
         on_round: Called with the report of every round, after it has been written down.
         on_start: Called with the state that the first round starts from.
-        overwrite: Start anew, whatever the folder holds.
+        create: Whether the folder is to be made (a run that is there is refused) or gone on with, also where its
+            manifest is lost; None: whichever its content asks for.
+        overwrite: With `create`: start anew, whatever the folder holds.
 
     Returns:
         The run, read back from its folder.
@@ -48,7 +51,7 @@ def run(
     Raises:
         RunError: The folder cannot be used, or holds another run.
     """
-    todo = {folder: True} if overwrite else folders.unfinished({folder: table})
+    todo = folders.unfinished({folder: table}) if create is None else {folder: create}
     if folder in todo:
         built = build()
         if todo[folder]:
