@@ -30,7 +30,8 @@ from sparsefed.reports.partitions import html as partition_page
 from sparsefed.reports.shell import page, section
 from sparsefed.reports.tradeoff import sweeps
 from sparsefed.results.matrix import CALM, Matrix, judged, judgements, matrices
-from tests.browser.test_report import BROWSER, Page, Text, browser, demo, evaluated, luminance, plausible, record
+from tests.support.pages import BROWSER, Page, Text, browser, luminance
+from tests.support.records import demo, evaluated, plausible, record
 
 in_browser = pytest.mark.skipif(BROWSER is None, reason="no browser on PATH")
 CLASSES = ("cat", "dog", "owl")

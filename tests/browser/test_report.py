@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import math
-import os
 import re
-import select
-import shutil
 import subprocess
 import sys
-import time
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -26,177 +19,20 @@ from hypothesis import strategies as st
 
 from sparsefed.core import toml
 from sparsefed.core.errors import SparseFedError
-from sparsefed.core.rng import rng
 from sparsefed.core.types import RunRecord
 from sparsefed.reports import charts, html, save, summary, verdict
 from sparsefed.reports.lines import MOST_POINTS, PALETTE
 from sparsefed.reports.run_charts import WHO
 from sparsefed.reports.shell import script_json
 from sparsefed.results.numbers import binned, curve, picked
+from tests.support.pages import BROWSER, BROWSERS, Page, Text, browser, luminance
+from tests.support.records import demo, evaluated, plausible, record
 
 HOSTILE = "</script><b>'\"&amp;\u2028</b><!--<script>"
 NAN = float("nan")
 
 
-# --- runs to report on ------------------------------------------------------------------------------------------------
-
-
-def record(name: str, rows: Sequence[Mapping[str, Any]], status: str = "finished", **config: Any) -> RunRecord:
-    manifest = {
-        "created": "2031-05-04T10:20:30+00:00",
-        "seed": 1,
-        "rounds": len(rows),
-        "parameters": 98_442,
-        "commit": "3f2c1d0e9b8a",
-        "status": status,
-        "command": f"sparsefed run {name}.toml",
-        "versions": {"python": "3.11.9", "torch": "2.13.0"},
-        "machine": {"cpus": 2, "system": "Linux"},
-    }
-    return RunRecord(
-        name, {"seed": 1, "model": {"name": "cnn"}, "defense": {"name": name, **config}}, manifest, tuple(rows)
-    )
-
-
-def plausible(name: str, top: float, attacked: float, budget: float | None, rounds: int = 300) -> RunRecord:
-    """A run such as the demo makes: noisy curves that rise, evaluated every tenth round."""
-    noise = rng(7, f"plausible-{name}").standard_normal((rounds, 3))
-    rows = [_row(t, noise[t - 1], top, attacked, budget) for t in range(1, rounds + 1)]
-    run = record(name, rows, clip_norm=budget or 0)
-    return replace(run, config={**run.config, "attack": {"name": "pgd"}, "threat": {"share": 0.02}})
-
-
-def _row(t: int, noise: Any, top: float, attacked: float, budget: float | None) -> dict[str, Any]:
-    honest = 3.5 * math.exp(-t / 300 + 0.1 * noise[0])
-    enforced = None if budget is None else budget * (1 - t / 400)
-    sent = (40 * math.exp(0.2 * noise[1]) if enforced is None else enforced) if noise[2] > -1.1 else None
-    rise = 1 - math.exp(-t / 60)
-    evaluated = {
-        "test_accuracy": min(1.0, 0.1 + (top - 0.1) * rise + 0.012 * float(noise[0])),
-        "test_loss": 2.3 * math.exp(-t / 200),
-        "attack_accuracy": min(1.0, max(0.0, attacked * rise + 0.03 * float(noise[1]))),
-    }
-    row = {"round": t, "lr": 0.1, "honest_norm": honest, "attacker_norm": sent, "budget": enforced, "cohort": 100}
-    row |= {"attackers": 2 if sent else 0, "dropped": 0, "clipped": 0.02 + 0.3 / t, "applied": 5000, "seconds": 0.21}
-    return row | (evaluated if t % 10 == 0 else {})
-
-
-def demo(rounds: int = 300) -> list[RunRecord]:
-    return [
-        plausible("undefended", 0.83, 0.97, None, rounds),
-        plausible("clipping", 0.82, 0.55, 3.0, rounds),
-        plausible("sparsefed", 0.81, 0.04, 3.0, rounds),
-    ]
-
-
-# --- a browser, spoken to over a pipe ---------------------------------------------------------------------------------
-
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)
-FLAGS = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--remote-debugging-pipe"),
-    *("--disable-dev-shm-usage", "--disable-extensions"),
-)
-
-
-class Page:
-    """One tab, by the DevTools protocol: requests out, answers and events in, each ended by a zero byte."""
-
-    def __init__(self, send: int, receive: int) -> None:
-        self.send, self.receive, self.rest, self.asked, self.session = send, receive, b"", 0, ""
-        self.events: list[Mapping[str, Any]] = []
-        target = self.ask("Target.createTarget", url="about:blank")["targetId"]
-        self.session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        for domain in ("Page", "Runtime", "Log", "Network"):
-            self.ask(f"{domain}.enable")
-
-    def ask(self, method: str, **params: Any) -> Any:
-        self.asked += 1
-        message = {"id": self.asked, "method": method, "params": params}
-        message |= {"sessionId": self.session} if self.session else {}
-        os.write(self.send, json.dumps(message).encode() + b"\0")
-        while (answer := self._next()).get("id") != self.asked:
-            self.events.append(answer)
-        assert "error" not in answer, answer
-        return answer["result"]
-
-    def _next(self) -> Mapping[str, Any]:
-        while b"\0" not in self.rest:
-            ready, _, _ = select.select([self.receive], [], [], 20)
-            part = os.read(self.receive, 1 << 20) if ready else b""
-            assert part, "the browser has gone away or does not answer"
-            self.rest += part
-        message, self.rest = self.rest.split(b"\0", 1)
-        answer: Mapping[str, Any] = json.loads(message)
-        return answer
-
-    def value(self, expression: str) -> Any:
-        answer = self.ask("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
-        assert "exceptionDetails" not in answer, answer
-        return answer["result"].get("value")
-
-    def open(self, path: Path, width: int = 1280, scheme: str = "light") -> None:
-        self.ask("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600)
-        self.ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-        self.ask("Page.navigate", url=path.resolve().as_uri())
-        self.until("document.documentElement?.classList.contains('drawn')")
-
-    def until(self, expression: str, seconds: float = 15) -> None:
-        end = time.monotonic() + seconds
-        while not self.value(expression):
-            assert time.monotonic() < end, f"still not true after {seconds} s: {expression}"
-            time.sleep(0.05)
-
-    def picture(self, path: Path) -> None:
-        shot = self.ask("Page.captureScreenshot", format="png", captureBeyondViewport=True)
-        path.write_bytes(base64.b64decode(shot["data"]))
-
-    def complaints(self) -> list[Mapping[str, Any]]:
-        said = [e for e in self.events if e.get("method") == "Runtime.consoleAPICalled"]
-        loud = [e for e in said if e["params"]["type"] in ("error", "warning", "assert")]
-        return loud + [e for e in self.events if e.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded")]
-
-    def requests(self) -> list[str]:
-        sent = [e for e in self.events if e.get("method") == "Network.requestWillBeSent"]
-        return [e["params"]["request"]["url"] for e in sent]
-
-
-@contextmanager
-def browser(profile: Path) -> Iterator[Page]:
-    """A browser of our own with an empty profile; it is ended with the block, whatever happens in it."""
-    assert BROWSER is not None
-    (ours_in, theirs_out), (theirs_in, ours_out) = os.pipe(), os.pipe()
-    # The protocol's pipes are file descriptors 3 (in) and 4 (out) of the browser.
-    shell = f'exec "$@" 3</dev/fd/{theirs_in} 4>/dev/fd/{theirs_out}'
-    process = subprocess.Popen(
-        ["sh", "-c", shell, "sh", BROWSER, *FLAGS, f"--user-data-dir={profile}"],
-        pass_fds=(theirs_in, theirs_out),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    os.close(theirs_in)
-    os.close(theirs_out)
-    try:
-        yield Page(ours_out, ours_in)
-    finally:
-        os.close(ours_out)
-        os.close(ours_in)
-        process.terminate()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(10)
-
-
 # --- numbers ----------------------------------------------------------------------------------------------------------
-
-
-def evaluated(
-    round: int, test: float, attack: float | None = None, loss: float | None = 0.5, **more: Any
-) -> dict[str, Any]:
-    return {"round": round, "test_accuracy": test, "test_loss": loss, "attack_accuracy": attack, **more}
 
 
 def test_summary_by_hand() -> None:
@@ -330,13 +166,6 @@ def test_a_run_keeps_its_colour_where_another_is_missing() -> None:
     assert ranges["attack-accuracy"] == {"domain": ["attacked"], "range": [PALETTE[1]]}
 
 
-def luminance(color: str) -> float:
-    """Relative luminance as WCAG 2 defines it."""
-    parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
 @pytest.mark.parametrize("color", [*PALETTE, *(stroke.color for _, stroke in WHO.values())])
 def test_lines_can_be_seen_on_light_and_dark(color: str) -> None:
     for paper in ("#ffffff", "#1b1f24"):  # --card in shell.css
@@ -345,50 +174,6 @@ def test_lines_can_be_seen_on_light_and_dark(color: str) -> None:
 
 
 # --- the page ---------------------------------------------------------------------------------------------------------
-
-
-class Text(HTMLParser):
-    """What a page holds: its tags and their attributes, its table cells, its scripts; and whether all tags close."""
-
-    VOID = ("meta", "link", "br", "img")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.open: list[str] = []
-        self.cells: list[str] = []
-        self.scripts: list[str] = []
-
-    @classmethod
-    def of(cls, page: str) -> Text:
-        text = cls()
-        text.feed(page)
-        text.close()
-        assert text.open == []
-        return text
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag not in self.VOID:
-            self.open.append(tag)
-        if tag in ("td", "th"):
-            self.cells.append("")
-        if tag == "script":
-            self.scripts.append("")
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if {"td", "th"} & set(self.open):
-            self.cells[-1] += data
-        if self.open[-1:] == ["script"]:
-            self.scripts[-1] += data
-
-    def specs(self) -> list[dict[str, Any]]:
-        attributes = [attrs for tag, attrs in self.tags if tag == "script"]
-        pairs = zip(attributes, self.scripts, strict=True)
-        return [json.loads(text, parse_constant=pytest.fail) for attrs, text in pairs if "data-chart" in attrs]
 
 
 @pytest.fixture(scope="module")

@@ -36,7 +36,7 @@ from sparsefed.config import Config
 from sparsefed.core.errors import ConfigError
 from sparsefed.defenses import DEFENSES
 from sparsefed.results.matrix import Judgement
-from tests.browser.test_report import BROWSER, Page, Text, browser
+from tests.support.pages import BROWSER, Page, Text, browser
 
 TOOL = [sys.executable, "-m", "sparsefed.cli"]
 CONFIG = """

@@ -31,8 +31,8 @@ from sparsefed.core.schedule import triangular
 from sparsefed.theory import radius
 from sparsefed.theory.lipschitz import clip_free, softmax_growth, softmax_layer
 from sparsefed.theory.threat_schedule import Line, ThreatSchedule, growth
-from tests.browser.test_report import BROWSER, browser
-from tests.processes.test_cli import Nursery, nursery
+from tests.support.pages import BROWSER, browser
+from tests.support.processes import Nursery, nursery
 
 SMALL: dict[str, Any] = {
     "seed": 3,

@@ -32,9 +32,9 @@ from sparsefed.core import toml
 from sparsefed.core.engine import Cohort, LocalStep
 from sparsefed.core.errors import ConfigError, RunError
 from sparsefed.core.types import Defense
-from tests.browser.test_report import BROWSER, browser
-from tests.processes.test_cli import Nursery, nursery
 from tests.support import reference
+from tests.support.pages import BROWSER, browser
+from tests.support.processes import Nursery, nursery
 
 SMALL: dict[str, Any] = {
     "name": "small",

@@ -34,8 +34,8 @@ from sparsefed.config import Config
 from sparsefed.core import toml
 from sparsefed.core.errors import ConfigError, RunError
 from sparsefed.core.rng import rng
-from tests.browser.test_report import BROWSER, browser
-from tests.processes.test_cli import Command, Nursery, nursery
+from tests.support.pages import BROWSER, browser
+from tests.support.processes import Command, Nursery, nursery
 
 SMALL: dict[str, Any] = {
     "name": "small",

@@ -1,26 +1,17 @@
 """The command line, as a person or a script meets it: real processes, exit codes, what is printed where.
 
-A start of Python with torch costs seconds, so most commands are children of a `Nursery`: one process that has imported
-everything and forks, for each command, a process that runs the same entry point with its own arguments, folder, output
-and exit code. What depends on the start itself (the terminal, PYTHONPATH) runs the installed command.
+Most commands are children of a `Nursery`. What depends on the start itself (the terminal, PYTHONPATH) runs the
+installed command.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import pty
 import re
 import signal
-import struct
 import subprocess
-import sys
-import termios
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,179 +28,16 @@ from sparsefed.data.partitions.partition import PARTITIONS
 from sparsefed.defenses import DEFENSES, PRE, PRESETS, CommonOptions
 from sparsefed.engines import ENGINES
 from sparsefed.models import MODELS
-
-COMMAND = [sys.executable, "-m", "sparsefed.cli"]
-ENVIRONMENT = {
-    **{key: value for key, value in os.environ.items() if not key.startswith(("COLUMNS", "LINES", "PYTHON", "COV"))},
-    "OMP_NUM_THREADS": "1",
-}
-
-CONFIG = """
-seed = 3
-rounds = 12
-evaluate_every = 4
-checkpoint_every = 3
-
-[data]
-name = "digits"
-devices = 300
-
-[model]
-name = "softmax"
-
-[train]
-cohort = 20
-
-[threat]
-share = 0.1
-
-[attack]
-name = "pgd"
-auxiliary = 50
-
-[defense]
-name = "sparsefed"
-k = 100
-"""
-
-# --- processes -------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Done:
-    """How a command ended; a negative code is the signal that ended it."""
-
-    code: int
-    out: str
-    err: str
-
-    def refused(self) -> str:
-        """The one sentence of a command that must be mended first."""
-        assert self.code == 2, self
-        assert "Traceback" not in self.err
-        assert self.err.startswith("error: ")
-        assert self.err.count("\n") == 1
-        return self.err.removeprefix("error: ").strip()
-
-    def fine(self) -> str:
-        assert self.code == 0, self
-        assert self.err == ""
-        return self.out
-
-
-_NURSERY = """
-import json, os, resource, signal, sys, time, traceback
-import altair, numba, sklearn.datasets, vl_convert
-from sparsefed import cli, config, data, reports, runs
-from sparsefed.cli import catalogue, progress
-
-answers = os.dup(1)
-
-def child(order):
-    os.close(answers)
-    os.setsid()
-    os.chdir(order["cwd"])
-    for fd, path in ((0, os.devnull), (1, order["out"]), (2, order["err"])):
-        os.dup2(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC), fd)
-    if order["largest"]:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (order["largest"], order["largest"]))
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, and the command would respect that
-    sys.argv = ["sparsefed", *order["args"]]
-    try:
-        cli.main()
-    except SystemExit as end:
-        return end.code or 0
-    except BaseException:
-        traceback.print_exc()
-        return 1
-    return 0
-
-def fork(order):
-    pid = os.fork()
-    if pid == 0:
-        code = child(order)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    return pid
-
-def wait(pid, seconds):
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.002)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    return None
-
-for line in sys.stdin:
-    order = json.loads(line)
-    answer = wait(order["wait"], order["seconds"]) if "wait" in order else fork(order)
-    os.write(answers, (json.dumps(answer) + chr(10)).encode())
-"""
-
-
-class Nursery:
-    """Starts commands quickly, in a folder; see the module's docstring."""
-
-    def __init__(self, server: subprocess.Popen[str], folder: Path) -> None:
-        self._server, self._folder, self._count = server, folder, 0
-
-    def start(self, *args: str | Path, cwd: Path | None = None, largest: int = 0) -> Command:
-        """A running `sparsefed ARGS`; `largest` is the size beyond which it cannot write a file (a full disk)."""
-        self._count += 1
-        out, err = (self._folder / f"{self._count}.{kind}" for kind in ("out", "err"))
-        out.touch()
-        err.touch()
-        order = {"args": [str(arg) for arg in args], "cwd": str(cwd or self._folder), "largest": largest}
-        return Command(self, self.ask({**order, "out": str(out), "err": str(err)}), out, err)
-
-    def run(self, *args: str | Path, cwd: Path | None = None, largest: int = 0) -> Done:
-        return self.start(*args, cwd=cwd, largest=largest).wait()
-
-    def ask(self, order: Mapping[str, Any]) -> Any:
-        assert self._server.stdin is not None
-        assert self._server.stdout is not None
-        self._server.stdin.write(json.dumps(order) + "\n")
-        self._server.stdin.flush()
-        return json.loads(self._server.stdout.readline())
-
-
-@dataclass(frozen=True)
-class Command:
-    """A running command."""
-
-    nursery: Nursery
-    pid: int
-    out: Path
-    err: Path
-
-    def signal(self, number: int) -> None:
-        with suppress(ProcessLookupError):  # it may just have ended; it is not reaped before `wait`
-            os.kill(self.pid, number)
-
-    def wait(self, seconds: float = 60) -> Done:
-        code = self.nursery.ask({"wait": self.pid, "seconds": seconds})
-        assert code is not None, f"still running after {seconds} s"
-        return Done(code, self.out.read_text(), self.err.read_text())
-
-
-@contextmanager
-def nursery(folder: Path, beside: str = "") -> Iterator[Nursery]:
-    """A nursery whose commands start in this folder; `beside` is what it does first, for instance further imports."""
-    with subprocess.Popen(
-        [sys.executable, "-c", beside + _NURSERY],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**ENVIRONMENT, "COLUMNS": "100"},
-    ) as server:
-        yield Nursery(server, folder)
-        assert server.stdin is not None
-        server.stdin.close()
+from tests.support.processes import (
+    COMMAND,
+    CONFIG,
+    ENVIRONMENT,
+    Nursery,
+    installed,
+    nursery,
+    on_a_terminal,
+    without_seconds,
+)
 
 
 @pytest.fixture(scope="module")
@@ -223,29 +51,6 @@ def config(tmp_path: Path) -> Path:
     path = tmp_path / "mine.toml"
     path.write_text(CONFIG)
     return path
-
-
-def installed(*args: str | Path, cwd: Path, env: Mapping[str, str] | None = None) -> Done:
-    """The command, started the ordinary way."""
-    done = subprocess.run(
-        [*COMMAND, *map(str, args)], cwd=cwd, env={**ENVIRONMENT, **(env or {})}, capture_output=True, text=True
-    )
-    return Done(done.returncode, done.stdout, done.stderr)
-
-
-def on_a_terminal(args: Sequence[str | Path], cwd: Path, columns: int) -> tuple[int, str]:
-    """Exit code and screen text of the command on a terminal of that width, colours and cursor moves taken out."""
-    ours, its = pty.openpty()
-    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
-    environment = {**ENVIRONMENT, "TERM": "xterm-256color"}
-    process = subprocess.Popen([*COMMAND, *map(str, args)], cwd=cwd, env=environment, stdin=its, stdout=its, stderr=its)
-    os.close(its)
-    seen = b""
-    with suppress(OSError):  # the end of a terminal is an error
-        while piece := os.read(ours, 65536):
-            seen += piece
-    os.close(ours)
-    return process.wait(60), re.sub(rb"\x1b\[[0-9;?]*[a-zA-Z]", b"", seen).decode()
 
 
 # --- one run ---------------------------------------------------------------------------------------------------------
@@ -281,11 +86,6 @@ def test_a_run_is_not_written_over_unless_asked(sparsefed: Nursery, config: Path
     assert (here / "runs/mine/metrics.jsonl").read_bytes() != before
     assert without_seconds(here / "runs/mine") == without_seconds(here / "deep/er")
     assert (here / "deep/er/metrics.jsonl").read_bytes() == other
-
-
-def without_seconds(folder: Path) -> list[dict[str, Any]]:
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
 
 
 def test_a_config_that_is_no_runs_is_never_written_over(sparsefed: Nursery, tmp_path: Path) -> None:

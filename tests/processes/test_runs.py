@@ -25,7 +25,7 @@ from sparsefed import runs
 from sparsefed.core.errors import RunError
 from sparsefed.core.rng import rng
 from sparsefed.core.round import RoundReport, ServerState
-from tests.processes.test_cli import CONFIG, Command, Done, Nursery, nursery, without_seconds
+from tests.support.processes import CONFIG, Command, Done, Nursery, nursery, without_seconds
 
 ROUNDS = 150
 EVERY = 3  # rounds between checkpoints

@@ -17,8 +17,8 @@ from sparsefed.commands.reproduce.plan import plan
 from sparsefed.commands.reproduce.runner import reproduce
 from sparsefed.core import dtypes as arithmetic
 from sparsefed.core.dtypes import computed_in, has_bfloat16
+from tests.support.configs import BASE, experiment, run
 from tests.support.exhibits_tiny import TINY
-from tests.unit.test_simulate import BASE, experiment, run
 
 SENTENCE = "this processor has no bfloat16: computing in float32"
 

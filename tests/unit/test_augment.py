@@ -28,7 +28,7 @@ from sparsefed.core.types import Block
 from sparsefed.data.augment import AUGMENTATIONS, cifar, example_keys, femnist, moved, none, reflected
 from sparsefed.data.partitions.partition import iid
 from tests.support import reference
-from tests.unit.test_config import refusal
+from tests.support.configs import refusal
 
 seeds = st.integers(0, 2**32)
 HALF = 0.5 + 255 * 2 / 512 + 0.1  # rounding to a grey level, and of each coordinate to 1/256 of a pixel

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from sparsefed import config as configs
 from sparsefed.attacks import ATTACKS
 from sparsefed.core import toml
-from sparsefed.core.errors import ConfigError
 from sparsefed.core.federation import SAMPLING
 from sparsefed.core.schedule import SCHEDULES
 from sparsefed.data import DATASETS
@@ -23,6 +22,7 @@ from sparsefed.data.partitions.partition import PARTITIONS
 from sparsefed.defenses import DEFENSES
 from sparsefed.engines import ENGINES
 from sparsefed.models import MODELS
+from tests.support.configs import refusal
 
 BASE: dict[str, Any] = {
     "rounds": 10,
@@ -33,18 +33,6 @@ BASE: dict[str, Any] = {
     "threat": {"count": 30},
     "attack": {"name": "pgd", "auxiliary": 50},
 }
-
-
-def refusal(act: Callable[[], object]) -> str:
-    """The one sentence with which something is refused."""
-    with pytest.raises(ConfigError) as caught:
-        act()
-    sentence = str(caught.value)
-    assert "\n" not in sentence
-    assert "pydantic" not in sentence
-    assert "Input should" not in sentence
-    assert 20 < len(sentence) < 400
-    return sentence
 
 
 def refused(*overrides: str) -> str:

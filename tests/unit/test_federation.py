@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from collections.abc import Callable
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -25,25 +23,14 @@ from sparsefed.core.federation import (
 )
 from sparsefed.core.rng import rng
 from sparsefed.core.threat import ThreatModel, acts, malicious_ids, malicious_mask
-from sparsefed.core.types import IntArray
 from sparsefed.data.partitions.partition import PARTITIONS, Partition, apportion, by_user, iid, one_class
+from tests.support.partitions import labelled, owned, peak_bytes
 
 MILLION = 1_000_000
 GROUPED = ("iid", "one_class", "by_user")  # the others: test_partitions.py
 
 seeds = st.integers(0, 2**32)
 group_sizes = st.lists(st.integers(1, 30), min_size=1, max_size=8)
-
-
-def labelled(counts: list[int], seed: int = 0) -> IntArray:
-    """Labels 3, 6, 9, ... with these counts, in random order."""
-    labels = np.repeat(3 * np.arange(1, len(counts) + 1), counts)
-    return rng(seed, "test labels").permutation(labels)
-
-
-def owned(partition: Partition) -> list[list[int]]:
-    """What each device owns, by a loop."""
-    return [partition.examples[a:b].tolist() for a, b in pairwise(partition.offsets.tolist())]
 
 
 def federation(
@@ -57,17 +44,6 @@ def federation(
     """A federation whose image i is 2 x 3 x 1 and tells i, and whose label i is 7 i."""
     x = torch.arange(examples * 6).remainder(251).to(torch.uint8).reshape(examples, 2, 3, 1)
     return federate(x, 7 * torch.arange(examples), partition, sample, n, threat or ThreatModel(), seed)
-
-
-def peak_bytes(work: Callable[[], object]) -> int:
-    """The most memory that this piece of work held beyond what was there before."""
-    tracemalloc.start()
-    try:
-        before = tracemalloc.get_traced_memory()[0]
-        work()
-        return tracemalloc.get_traced_memory()[1] - before
-    finally:
-        tracemalloc.stop()
 
 
 # --- partitions ---

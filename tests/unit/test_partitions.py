@@ -19,7 +19,7 @@ from sparsefed.core.types import IntArray
 from sparsefed.data.partitions.cutting import Shards, apportion_at_most, deal_shards, group
 from sparsefed.data.partitions.partition import PARTITIONS, Partition, by_user, iid, one_class
 from sparsefed.data.partitions.skewed import c_class, dirichlet, power_law
-from tests.unit.test_federation import labelled, owned, peak_bytes
+from tests.support.partitions import labelled, owned, peak_bytes
 
 MILLION = 1_000_000
 seeds = st.integers(0, 2**32)

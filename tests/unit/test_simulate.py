@@ -21,26 +21,7 @@ from sparsefed.config import Experiment
 from sparsefed.core import dtypes as arithmetic
 from sparsefed.core.round import RoundReport, ServerState, simulate, start
 from sparsefed.defenses import DEFENSES
-
-BASE: dict[str, Any] = {
-    "seed": 3,
-    "rounds": 12,
-    "data": {"name": "digits", "partition": "one_class", "devices": 300},
-    "model": {"name": "softmax"},
-    "train": {"cohort": 30, "lr": 0.5},
-    "defense": {"name": "sparsefed", "k": 60, "clip_norm": 1.0},
-    "threat": {"share": 0.1},
-    "attack": {"name": "pgd", "auxiliary": 20, "batch": 20},
-}
-
-
-def experiment(**changes: Any) -> Experiment:
-    return configs.build(configs.parse({**BASE, **changes}))
-
-
-def run(built: Experiment, state: ServerState | None = None, rounds: int = 12) -> list[RoundReport]:
-    begin = state or start(built.protocol, built.theta)
-    return list(simulate(built.protocol, begin, rounds, built.evaluate, 5))
+from tests.support.configs import BASE, experiment, run
 
 
 def same(one: ServerState, other: ServerState) -> bool:

@@ -35,8 +35,8 @@ from sparsefed.data.sources import paths as places
 from sparsefed.engines import fused, loop
 from sparsefed.models import lstm, transformer
 from sparsefed.reports import charts, html, summary
-from tests.browser.test_report import record
-from tests.unit.test_engine import assert_same, by_client, cohort_of, seeded
+from tests.support.cohorts import assert_same, by_client, cohort_of, seeded
+from tests.support.records import record
 
 # --- a language of ten words: after word i comes word i + 1 or i + 2 -------------------------------------------------
 
