@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,7 @@ from sparsefed.theory import radius
 from sparsefed.theory.lipschitz import clip_free, softmax_growth, softmax_layer
 from sparsefed.theory.threat_schedule import Line, ThreatSchedule, growth
 from tests.support.pages import BROWSER, browser
-from tests.support.processes import Nursery, nursery
+from tests.support.processes import Nursery, Server
 
 SMALL: dict[str, Any] = {
     "seed": 3,
@@ -63,15 +62,15 @@ def written_to(folder: Path, table: dict[str, Any], name: str = "mine") -> Path:
 
 
 @pytest.fixture(scope="module")
-def sparsefed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+def sparsefed(process_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Nursery:
     """Commands in a folder with small.toml, its run and that of linear.toml."""
     folder = tmp_path_factory.mktemp("certificates")
     written_to(folder, SMALL, "small")
     written_to(folder, LINEAR, "linear")
-    with nursery(folder, "import sparsefed.commands.certify") as found:
-        found.run("run", "small.toml").fine()
-        found.run("run", "linear.toml").fine()
-        yield found
+    commands = Nursery(process_server, folder)
+    commands.run("run", "small.toml").fine()
+    commands.run("run", "linear.toml").fine()
+    return commands
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import json
 import re
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from sparsefed.core.errors import ConfigError, RunError
 from sparsefed.core.types import Defense
 from tests.support import reference
 from tests.support.pages import BROWSER, browser
-from tests.support.processes import Nursery, nursery
+from tests.support.processes import Nursery, Server
 
 SMALL: dict[str, Any] = {
     "name": "small",
@@ -318,13 +318,10 @@ def test_without_attackers_the_knee_is_the_smallest_that_is_accurate() -> None:
 
 
 @pytest.fixture(scope="module")
-def sparsefed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+def sparsefed(process_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Nursery:
     folder = tmp_path_factory.mktemp("command")
     (folder / "small.toml").write_text(toml.dumps(SMALL))
-    with nursery(
-        folder, "import optuna, sqlalchemy, alembic.command, sparsefed.commands.tune, sparsefed.commands.choose_k"
-    ) as found:
-        yield found
+    return Nursery(process_server, folder)
 
 
 PROBE = ("choose-k", "small.toml", "--samples", "3", "--probe", "5,50,500", "--probe-rounds", "20")

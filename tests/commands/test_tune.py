@@ -9,7 +9,7 @@ import signal
 import sqlite3
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -35,7 +35,7 @@ from sparsefed.core import toml
 from sparsefed.core.errors import ConfigError, RunError
 from sparsefed.core.rng import rng
 from tests.support.pages import BROWSER, browser
-from tests.support.processes import Command, Nursery, nursery
+from tests.support.processes import Command, Nursery, Server
 
 SMALL: dict[str, Any] = {
     "name": "small",
@@ -526,12 +526,11 @@ def test_the_study_says_what_it_is_of(tuned: tuple[Outcome, Path]) -> None:
 
 
 @pytest.fixture(scope="module")
-def sparsefed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+def sparsefed(process_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Nursery:
     """Commands in a folder with `small.toml`."""
     folder = tmp_path_factory.mktemp("command")
     (folder / "small.toml").write_text(toml.dumps(SMALL))
-    with nursery(folder, "import optuna, sqlalchemy, alembic.command, sparsefed.commands.tune") as found:
-        yield found
+    return Nursery(process_server, folder)
 
 
 def within_a_trial(command: Command, database: Path, done: int, number: int) -> None:

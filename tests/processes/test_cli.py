@@ -11,7 +11,7 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,17 +33,16 @@ from tests.support.processes import (
     CONFIG,
     ENVIRONMENT,
     Nursery,
+    Server,
     installed,
-    nursery,
     on_a_terminal,
     without_seconds,
 )
 
 
 @pytest.fixture(scope="module")
-def sparsefed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    with nursery(tmp_path_factory.mktemp("nursery")) as found:
-        yield found
+def sparsefed(process_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Nursery:
+    return Nursery(process_server, tmp_path_factory.mktemp("nursery"))
 
 
 @pytest.fixture

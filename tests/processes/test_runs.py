@@ -25,7 +25,7 @@ from sparsefed import runs
 from sparsefed.core.errors import RunError
 from sparsefed.core.rng import rng
 from sparsefed.core.round import RoundReport, ServerState
-from tests.support.processes import CONFIG, Command, Done, Nursery, nursery, without_seconds
+from tests.support.processes import CONFIG, Command, Done, Nursery, Server, without_seconds
 
 ROUNDS = 150
 EVERY = 3  # rounds between checkpoints
@@ -36,9 +36,8 @@ LONG = ["--set", "rounds=100000", "--set", "checkpoint_every=90000"]
 
 
 @pytest.fixture(scope="module")
-def sparsefed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    with nursery(tmp_path_factory.mktemp("nursery")) as found:
-        yield found
+def sparsefed(process_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Nursery:
+    return Nursery(process_server, tmp_path_factory.mktemp("nursery"))
 
 
 @pytest.fixture(scope="module")

@@ -82,8 +82,10 @@ class Done:
 _NURSERY = """
 import json, os, resource, signal, sys, time, traceback
 import altair, numba, sklearn.datasets, vl_convert
+import optuna, sqlalchemy, alembic.command
 from sparsefed import cli, config, data, reports, runs
 from sparsefed.cli import catalogue, progress
+from sparsefed.commands import certify, choose_k, tune
 
 answers = os.dup(1)
 
@@ -91,6 +93,7 @@ def child(order):
     os.close(answers)
     os.setsid()
     os.chdir(order["cwd"])
+    os.environ.update(order["env"])
     for fd, path in ((0, os.devnull), (1, order["out"]), (2, order["err"])):
         os.dup2(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC), fd)
     if order["largest"]:
@@ -134,11 +137,25 @@ for line in sys.stdin:
 """
 
 
+class Server:
+    """A process that has imported everything and forks others on request; one is enough for any number of nurseries."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def ask(self, order: Mapping[str, Any]) -> Any:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+
 class Nursery:
     """Starts commands quickly, in a folder; see the module's docstring."""
 
-    def __init__(self, server: subprocess.Popen[str], folder: Path) -> None:
-        self._server, self._folder, self._count = server, folder, 0
+    def __init__(self, server: Server, folder: Path, **environment: str) -> None:
+        self.server, self._folder, self._environment, self._count = server, folder, environment, 0
 
     def start(self, *args: str | Path, cwd: Path | None = None, largest: int = 0) -> Command:
         """A running `sparsefed ARGS`; `largest` is the size beyond which it cannot write a file (a full disk)."""
@@ -147,24 +164,18 @@ class Nursery:
         out.touch()
         err.touch()
         order = {"args": [str(arg) for arg in args], "cwd": str(cwd or self._folder), "largest": largest}
-        return Command(self, self.ask({**order, "out": str(out), "err": str(err)}), out, err)
+        order |= {"out": str(out), "err": str(err), "env": self._environment}
+        return Command(self.server, self.server.ask(order), out, err)
 
-    def run(self, *args: str | Path, cwd: Path | None = None, largest: int = 0) -> Done:
-        return self.start(*args, cwd=cwd, largest=largest).wait()
-
-    def ask(self, order: Mapping[str, Any]) -> Any:
-        assert self._server.stdin is not None
-        assert self._server.stdout is not None
-        self._server.stdin.write(json.dumps(order) + "\n")
-        self._server.stdin.flush()
-        return json.loads(self._server.stdout.readline())
+    def run(self, *args: str | Path, cwd: Path | None = None, largest: int = 0, seconds: float = 60) -> Done:
+        return self.start(*args, cwd=cwd, largest=largest).wait(seconds)
 
 
 @dataclass(frozen=True)
 class Command:
     """A running command."""
 
-    nursery: Nursery
+    server: Server
     pid: int
     out: Path
     err: Path
@@ -174,24 +185,23 @@ class Command:
             os.kill(self.pid, number)
 
     def wait(self, seconds: float = 60) -> Done:
-        code = self.nursery.ask({"wait": self.pid, "seconds": seconds})
+        code = self.server.ask({"wait": self.pid, "seconds": seconds})
         assert code is not None, f"still running after {seconds} s"
         return Done(code, self.out.read_text(), self.err.read_text())
 
 
 @contextmanager
-def nursery(folder: Path, beside: str = "") -> Iterator[Nursery]:
-    """A nursery whose commands start in this folder; `beside` is what it does first, for instance further imports."""
+def server() -> Iterator[Server]:
     with subprocess.Popen(
-        [sys.executable, "-c", beside + _NURSERY],
+        [sys.executable, "-c", _NURSERY],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         env={**ENVIRONMENT, "COLUMNS": "100"},
-    ) as server:
-        yield Nursery(server, folder)
-        assert server.stdin is not None
-        server.stdin.close()
+    ) as process:
+        yield Server(process)
+        assert process.stdin is not None
+        process.stdin.close()
 
 
 def installed(*args: str | Path, cwd: Path, env: Mapping[str, str] | None = None) -> Done:
