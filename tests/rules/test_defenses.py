@@ -24,7 +24,18 @@ from sparsefed.core.errors import ConfigError
 from sparsefed.core.rng import rng
 from sparsefed.core.signatures import parameters
 from sparsefed.core.types import Block, Context, Defense, State, Step
-from sparsefed.defenses import DEFENSES, MODES, PRE, PRESETS, CommonOptions, aggregate, build, chain, pipeline
+from sparsefed.defenses import (
+    DEFENSES,
+    MODES,
+    PRE,
+    PRESETS,
+    CommonOptions,
+    aggregate,
+    build,
+    chain,
+    pipeline,
+    rule_info,
+)
 from sparsefed.defenses.clip import clip_l2, no_clip
 from sparsefed.defenses.combine import mean, stacked
 from sparsefed.defenses.server import momentum
@@ -53,7 +64,7 @@ FACTS: dict[str, Any] = {  # for the rules that need them
 
 def settings_of(name: str) -> dict[str, Any]:
     """What a rule must be given."""
-    needed = [p.name for p in parameters(DEFENSES[name].builder) if p.required]
+    needed = [p.name for p in parameters(rule_info(DEFENSES[name]).builder) if p.required]
     return {p: REQUIRED[p] for p in needed} | SMALL.get(name, {})
 
 
@@ -268,7 +279,9 @@ class NormsOnly:
         raise AssertionError("this rule said that it needs norms only")
 
 
-@pytest.mark.parametrize("name", [name for name in RULES if not {"rows", "all rows"} & {*DEFENSES[name].needs}])
+@pytest.mark.parametrize(
+    "name", [name for name in RULES if not {"rows", "all rows"} & {*rule_info(DEFENSES[name]).needs}]
+)
 def test_a_rule_on_norms_never_asks_for_rows_and_frees_each_block(name: str) -> None:
     alive: list[weakref.ref[NormsOnly]] = []
 
@@ -290,7 +303,7 @@ COMPILED_IN_A_ROUND = """
 import importlib, os, pkgutil, sys
 import torch
 from numba.core.dispatcher import Dispatcher
-from sparsefed import vectors
+from sparsefed import kernels as vectors
 from tests.rules.test_defenses import D, RULES, blocks, context, rule, updates
 
 torch.set_num_threads(1)
@@ -522,7 +535,7 @@ def test_a_million_updates_of_the_largest_kept_norm_stay_finite() -> None:
 
 @pytest.mark.parametrize("name", RULES)
 def test_every_rule_describes_itself(name: str) -> None:
-    entry = DEFENSES[name]
+    entry = rule_info(DEFENSES[name])
     assert entry.summary.endswith(".")
     assert any(year in entry.paper for year in map(str, range(2015, 2030)))
     for parameter in parameters(entry.builder):
@@ -530,7 +543,7 @@ def test_every_rule_describes_itself(name: str) -> None:
 
 
 def test_a_parameter_is_read_from_the_signature() -> None:
-    by_name = {p.name: p for p in (*parameters(DEFENSES["sparsefed"].builder), *parameters(CommonOptions))}
+    by_name = {p.name: p for p in (*parameters(rule_info(DEFENSES["sparsefed"]).builder), *parameters(CommonOptions))}
     assert (by_name["k"].type, by_name["k"].required) == ("int", True)
     assert (by_name["rho"].type, by_name["rho"].default) == ("float", 0.9)
     assert by_name["clip"].type == "'fixed' | 'adaptive' | 'per_step' | 'quantile'"

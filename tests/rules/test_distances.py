@@ -19,7 +19,7 @@ from sparsefed.defenses.bulyan import around_median, bulyan, select
 from sparsefed.defenses.combine import Stack
 from sparsefed.defenses.krum import krum, multi_krum
 from sparsefed.defenses.nnm import mixing, nnm
-from sparsefed.defenses.registry import assemble
+from sparsefed.defenses.rule import assemble
 from sparsefed.kernels.blocks import as_blocks
 from sparsefed.kernels.distances import gram, gram_torch, squared_distances, squared_distances_torch
 from tests.support import reference as twin

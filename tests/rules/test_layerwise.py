@@ -72,7 +72,7 @@ def assert_close(ours: Tensor, twin: Sequence[float], rows: Rows) -> None:
 def test_flame_is_its_twin(seed: int, n: int, d: int, kind: str, with_model: bool) -> None:
     rows = cohort(seed, n, d, kind)
     theta = 10 * rng(seed, "theta").normal(size=d).astype(np.float32) if with_model else None
-    step = run(flame(noise=0.0), rows, theta=None if theta is None else torch.from_numpy(theta))
+    step = run(flame.__wrapped__(noise=0.0), rows, theta=None if theta is None else torch.from_numpy(theta))
     twin, admitted = reference.flame(rows.tolist(), None if theta is None else theta.tolist())
     assert step.stats["selected"] == admitted
     assert_close(step.delta, twin, rows)
@@ -136,7 +136,7 @@ def test_the_majority_of_real_updates_is_what_hdbscan_labels() -> None:
 @pytest.mark.parametrize(("n", "kept"), [(1, 1), (2, 2), (3, 3)])
 def test_flame_of_few_or_equal_updates(n: int, kept: int) -> None:
     rows = np.tile(np.array([[1.0, -2.0, 3.0]], np.float32), (n, 1))
-    step = run(flame(noise=0.0), rows)
+    step = run(flame.__wrapped__(noise=0.0), rows)
     assert step.stats["selected"] == kept
     np.testing.assert_allclose(step.delta.numpy(), rows[0], rtol=1e-6)
 
@@ -145,7 +145,7 @@ def test_flame_bears_every_norm_that_a_server_lets_in() -> None:
     draw = rng(0, "extremes")
     rows = draw.normal(size=(6, 8)) / np.sqrt(8)
     rows *= np.array([[1e29], [1e-30], [1.0], [1.0], [0.0], [1e6]])
-    step = run(flame(), rows.astype(np.float32))
+    step = run(flame.__wrapped__(), rows.astype(np.float32))
     assert bool(torch.isfinite(step.delta).all())
     assert float(step.delta.norm()) <= 2.0
 
@@ -156,7 +156,7 @@ def test_the_noise_has_its_size_and_its_own_draw_a_round() -> None:
 
     def noise(seed: int, round: int) -> Tensor:
         step = defense.step({}, as_blocks(rows, 9), Context(round, 1.0, seed))
-        return step.delta - run(flame(noise=0.0), rows).delta
+        return step.delta - run(flame.__wrapped__(noise=0.0), rows).delta
 
     expected = 0.01 * float(np.median(np.linalg.norm(rows, axis=1)))
     assert float(noise(0, 0).std()) == pytest.approx(expected, rel=0.03)
@@ -169,14 +169,14 @@ def test_the_noise_has_its_size_and_its_own_draw_a_round() -> None:
 def test_flame_compares_updates_where_it_is_told_to_or_knows_no_model() -> None:
     rows = cohort(3, 11, 6, "huge")
     theta = torch.full((6,), 1e3)
-    told = run(flame(0.0, "updates"), rows, theta=theta)
-    assert torch.equal(told.delta, run(flame(0.0), rows).delta)
-    assert not torch.equal(told.delta, run(flame(0.0), rows, theta=theta).delta)
+    told = run(flame.__wrapped__(0.0, "updates"), rows, theta=theta)
+    assert torch.equal(told.delta, run(flame.__wrapped__(0.0), rows).delta)
+    assert not torch.equal(told.delta, run(flame.__wrapped__(0.0), rows, theta=theta).delta)
 
 
 def test_without_usable_updates_nothing_happens() -> None:
     rows = np.full((3, 4), np.nan, np.float32)
-    for combine in (flame(), lasa()):
+    for combine in (flame.__wrapped__(), lasa.__wrapped__()):
         assert torch.equal(run(combine, rows).delta, torch.zeros(4))
 
 
@@ -196,7 +196,7 @@ def test_lasa_is_its_twin(
     seed: int, n: int, sizes: list[int], kind: str, sparsity: float, radii: tuple[float, float]
 ) -> None:
     rows = cohort(seed, n, sum(sizes) or 5, kind)
-    step = run(lasa(sparsity, *radii), rows, layers=tuple(sizes))
+    step = run(lasa.__wrapped__(sparsity, *radii), rows, layers=tuple(sizes))
     twin, chosen = reference.lasa(rows.tolist(), sizes, sparsity, *radii)
     assert step.stats["selected"] == pytest.approx(sum(map(len, chosen)) / len(chosen))
     assert_close(step.delta, twin, rows)
@@ -205,7 +205,7 @@ def test_lasa_is_its_twin(
 def test_lasa_chooses_layer_by_layer() -> None:
     """A client whose first layer is flipped is left out there, and heard in the other; as one layer, it is out."""
     rows = np.array([[-1, -1, 4, 3]] + 9 * [[1, 1, 3, 4]], np.float32)
-    layered, whole = run(lasa(sparsity=0.0), rows, layers=(2, 2)), run(lasa(sparsity=0.0), rows)
+    layered, whole = run(lasa.__wrapped__(sparsity=0.0), rows, layers=(2, 2)), run(lasa.__wrapped__(sparsity=0.0), rows)
     np.testing.assert_allclose(layered.delta.numpy(), [1, 1, 3.1, 3.9], rtol=1e-6)
     np.testing.assert_allclose(whole.delta.numpy(), [1, 1, 3, 4], rtol=1e-6)
     assert (layered.stats["selected"], whole.stats["selected"]) == (9.5, 9.0)
@@ -213,7 +213,7 @@ def test_lasa_chooses_layer_by_layer() -> None:
 
 def test_lasa_refuses_layers_that_are_not_the_models() -> None:
     with pytest.raises(ConfigError, match="add up to 5 coordinates, but the updates have 4"):
-        run(lasa(), np.ones((3, 4), np.float32), layers=(2, 3))
+        run(lasa.__wrapped__(), np.ones((3, 4), np.float32), layers=(2, 3))
 
 
 # -------------------------------------------------------------------------------------------------------------- both
@@ -225,7 +225,7 @@ def test_neither_the_order_of_clients_nor_blocks_matter(seed: int, n: int, kind:
     rows = cohort(seed, n, 7, kind)
     before = rows.copy()
     order = rng(seed, "order").permutation(n)
-    for combine in (flame(), lasa()):
+    for combine in (flame.__wrapped__(), lasa.__wrapped__()):
         whole = run(combine, rows, layers=(3, 4))
         cut = run(combine, rows[order], block_size, layers=(3, 4))
         assert whole.stats["selected"] == pytest.approx(cut.stats["selected"])
@@ -244,7 +244,9 @@ def test_a_fifth_that_colludes_is_held_off(rule: str, boost: float) -> None:
     rows[:10] = -boost * direction
     honest = rows[10:].mean(0)
     theta = torch.from_numpy(5 * draw.normal(size=500).astype(np.float32)) if "model" in rule else None
-    delta = run(lasa(0.1) if rule == "lasa" else flame(), rows, layers=sizes, theta=theta).delta.numpy()
+    delta = run(
+        lasa.__wrapped__(0.1) if rule == "lasa" else flame.__wrapped__(), rows, layers=sizes, theta=theta
+    ).delta.numpy()
 
     def off(vector: npt.NDArray[Any]) -> float:
         return float(np.linalg.norm(vector - honest) / np.linalg.norm(honest))
@@ -256,11 +258,11 @@ def test_a_fifth_that_colludes_is_held_off(rule: str, boost: float) -> None:
 @pytest.mark.parametrize(
     ("build", "sentence"),
     [
-        (lambda: flame(noise=-1.0), "noise is -1.0"),
+        (lambda: flame.__wrapped__(noise=-1.0), "noise is -1.0"),
         (lambda: assemble("flame", flame, {"compare": "angles"}), "compare is 'angles'"),
-        (lambda: lasa(sparsity=1.0), "sparsity is 1.0"),
-        (lambda: lasa(lambda_n=0.0), "lambda_n is 0.0"),
-        (lambda: lasa(lambda_s=-1.0), "lambda_s is -1.0"),
+        (lambda: lasa.__wrapped__(sparsity=1.0), "sparsity is 1.0"),
+        (lambda: lasa.__wrapped__(lambda_n=0.0), "lambda_n is 0.0"),
+        (lambda: lasa.__wrapped__(lambda_s=-1.0), "lambda_s is -1.0"),
     ],
 )
 def test_impossible_parameters_are_refused(build: Any, sentence: str) -> None:

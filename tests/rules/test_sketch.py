@@ -270,7 +270,7 @@ def test_inputs_stay_and_views_are_taken() -> None:
 )
 def test_a_silly_table_is_a_sentence(rows: int, columns: int, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
-        fetchsgd(1, rows, columns)
+        fetchsgd.__wrapped__(1, rows, columns)
     with pytest.raises(ConfigError, match=sentence):
         draw_hashes(0, 10, rows, columns)
 
@@ -370,7 +370,7 @@ def test_fetchsgd_refuses_an_impossible_k(given: dict[str, int], sentence: str) 
 def test_an_unknown_masking_is_a_sentence() -> None:
     masking: Any = "zeros"
     with pytest.raises(ConfigError, match=r"unknown masking 'zeros'.*'zero'"):
-        fetchsgd(1, masking=masking)
+        fetchsgd.__wrapped__(1, masking=masking)
 
 
 # Local top-k
@@ -386,7 +386,7 @@ def one_round(rule: Combine, state: State, rows: Tensor, senders: list[int], blo
 @given(st.integers(1, 6), st.integers(0, 4), st.sampled_from([math.inf, 2.0]), st.integers(1, 3), st.data())
 def test_local_topk_is_its_twin(d: int, remember: int, longest: float, block_size: int, data: st.DataObject) -> None:
     k = data.draw(st.integers(1, d))
-    rule = local_topk(k, remember, None if math.isinf(longest) else longest)
+    rule = local_topk.__wrapped__(k, remember, None if math.isinf(longest) else longest)
     twin, state = LocalTopkTwin(k, remember, longest), rule.init(d)
     for t in range(data.draw(st.integers(1, 5))):
         senders = data.draw(st.lists(st.integers(0, 5), min_size=1, max_size=4, unique=True))
@@ -404,7 +404,7 @@ def test_local_topk_is_its_twin(d: int, remember: int, longest: float, block_siz
 
 
 def test_what_is_sent_and_what_waits_is_all_that_came() -> None:
-    rule = local_topk(2, message_norm=3.0)
+    rule = local_topk.__wrapped__(2, message_norm=3.0)
     state, sent, came = rule.init(50), torch.zeros(50), torch.zeros(50)
     for t in range(20):
         row = torch.from_numpy(rng(t, "came").integers(-9, 9, size=50)).float()
@@ -418,7 +418,7 @@ def test_memory_and_message_stay_within_the_stated_bound() -> None:
     """The worst rows there are: the same one again and again, flat, clipped to L."""
     d, k, clip_norm = 50, 2, 3.0
     q = math.sqrt(1 - k / d)
-    rule = local_topk(k)
+    rule = local_topk.__wrapped__(k)
     state, longest = rule.init(d), 0.0
     for t in range(200):
         flow = one_round(rule, state, torch.full((1, d), clip_norm / math.sqrt(d)), [0], 1, t)
@@ -429,7 +429,7 @@ def test_memory_and_message_stay_within_the_stated_bound() -> None:
 
 
 def test_absent_devices_are_shared_and_the_order_survives_a_checkpoint(tmp_path: Path) -> None:
-    rule = local_topk(1, remember=2)
+    rule = local_topk.__wrapped__(1, remember=2)
     rows = torch.tensor([[3.0, 1.0], [5.0, 2.0]])
     first = one_round(rule, rule.init(2), rows, [10**12, 7], 2, 0).state  # numbers that float32 cannot hold
     assert first["seen"].tolist() == [7, 10**12]
@@ -442,7 +442,12 @@ def test_absent_devices_are_shared_and_the_order_survives_a_checkpoint(tmp_path:
 
 def test_who_is_twice_in_a_round_sends_twice() -> None:
     flow = one_round(
-        local_topk(1), local_topk(1).init(3), torch.tensor([[3.0, 2.0, 0.0], [0.0, 2.0, 1.0]]), [1, 1], 1, 0
+        local_topk.__wrapped__(1),
+        local_topk.__wrapped__(1).init(3),
+        torch.tensor([[3.0, 2.0, 0.0], [0.0, 2.0, 1.0]]),
+        [1, 1],
+        1,
+        0,
     )
     assert flow.vector.tolist() == [1.5, 2.0, 0.0]
     assert flow.state["error.1"].tolist() == [0.0, 0.0, 1.0]
@@ -477,10 +482,10 @@ def test_huge_and_unusable_rows_beside_honest_ones() -> None:
 )
 def test_local_topk_refuses_with_a_sentence(given: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
-        local_topk(1, **given)
+        local_topk.__wrapped__(1, **given)
 
 
-@pytest.mark.parametrize("words", [fetchsgd(1, 3, 4), local_topk(1)])
+@pytest.mark.parametrize("words", [fetchsgd.__wrapped__(1, 3, 4), local_topk.__wrapped__(1)])
 def test_both_rules_take_the_frame(words: Any) -> None:
     rule = CommonOptions(clip_norm=2.0, rho=0.0).around(RuleParts(words) if isinstance(words, Combine) else words)
     step = rule.step(rule.init(3), as_blocks(torch.tensor([[8.0, 0.0, 0.0]]), 1), Context(0, 0.5))

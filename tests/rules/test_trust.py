@@ -17,7 +17,7 @@ from torch import Tensor
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.rng import rng
 from sparsefed.core.types import Context, Defense, IntArray, State, Step
-from sparsefed.defenses import Combine, aggregate, assemble
+from sparsefed.defenses import aggregate, assemble
 from sparsefed.defenses.dnc import dnc, outlier_scores
 from sparsefed.defenses.fltrust import fltrust
 from sparsefed.defenses.foolsgold import alphas, cosines, foolsgold
@@ -26,7 +26,7 @@ from sparsefed.kernels import RowsBlock
 from tests.support import reference as twin
 
 Rows = list[list[float]]
-Builder = Callable[..., Combine]
+Builder = Callable[..., Any]
 
 D, N = 30, 12
 RULES: dict[str, tuple[Builder, dict[str, Any]]] = {

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from sparsefed.config.build import Experiment, build, build_all, deal
 from sparsefed.config.load import as_config, dump, is_live, parse, read, twins, value_of
-from sparsefed.config.lookup import attacker, dataset, resolve
+from sparsefed.config.lookup import attacker, dataset, resolve, rule
 from sparsefed.config.schema import Config, DataTable, Named
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "parse",
     "read",
     "resolve",
+    "rule",
     "twins",
     "value_of",
 ]

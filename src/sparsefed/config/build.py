@@ -26,7 +26,6 @@ from sparsefed.core.task import Task, differentiator, evaluator, image_normalise
 from sparsefed.core.types import Arrays, Batch, Partition
 from sparsefed.data.augment import AUGMENTATIONS
 from sparsefed.data.partitions.summary import packed, portrait
-from sparsefed.defenses import DEFENSES
 from sparsefed.engines import ENGINES
 from sparsefed.models import MODELS, TEXT_MODELS
 from sparsefed.theory.privacy import Guarantee, of_run
@@ -57,7 +56,7 @@ class Experiment:
             return None
         return of_run(
             "dp_noise",
-            {**DEFENSES["dp_noise"].usual, **names.regime(self.config), **self.config.defense.params},
+            {**names.rule("dp_noise").usual, **names.regime(self.config), **self.config.defense.params},
             cohort=self.config.train.cohort,
             population=self.protocol.federation.device_count,
             sampling=self.config.train.sampling,
@@ -162,8 +161,7 @@ def _federation(config: Config, arrays: Arrays) -> Federation:
 
 def _root(config: Config, arrays: Arrays) -> Batch | None:
     """The server's own examples, drawn evenly from the training set, where the config or the defense wants any."""
-    rule = DEFENSES.get(config.defense.name)
-    size = config.data.root or (ROOT if rule and "root" in rule.needs else 0)
+    size = config.data.root or (ROOT if "root" in names.rule(config.defense.name).needs else 0)
     if not size:
         return None
     if size > len(arrays.y_train):

@@ -24,7 +24,7 @@ from sparsefed.core.threat import WHO, ThreatModel, malicious_ids
 from sparsefed.core.types import Arrays, Defense, Partition
 from sparsefed.data.augment import AUGMENTATIONS
 from sparsefed.data.partitions.partition import PARTITIONS
-from sparsefed.defenses import DEFENSES, assemble
+from sparsefed.defenses import DEFENSES, RuleInfo, assemble, rule_info
 from sparsefed.engines import ENGINES
 from sparsefed.models import MODELS
 
@@ -187,12 +187,16 @@ def takes_peak(schedule: str) -> tuple[bool, float | None]:
 
 def defense(config: Config) -> Defense:
     name, given = config.defense.name, config.defense.params
-    builder = function("defense", name, {name: rule.builder for name, rule in DEFENSES.items()})
     shared = regime(config)
     for key in shared.keys() & given:
         raise ConfigError(f"defense.{key} follows from train.{key}; set it there")
-    usual = DEFENSES[name].usual if name in DEFENSES else {}
-    return assemble(f"defense {name}", builder, {**usual, **shared, **given}, hidden=shared)
+    info = rule(name)
+    return assemble(f"defense {name}", info.builder, {**info.usual, **shared, **given}, hidden=shared)
+
+
+def rule(name: str) -> RuleInfo:
+    """The facts of a listed rule, or of one of the user's own."""
+    return rule_info(function("defense", name, DEFENSES))
 
 
 def regime(config: Config) -> dict[str, str]:
