@@ -33,7 +33,7 @@ Draw = Callable[[], Iterable[Gradient]]  # n sample gradients, other ones at eve
 Lost = Callable[[Gradient, int], float]
 
 
-class Choice(NamedTuple):
+class ChosenK(NamedTuple):
     """A k, and what it took to find it."""
 
     k: int
@@ -76,7 +76,7 @@ def steps(d: int, r: int) -> list[int]:
     return [-(-i * d // r) for i in range(1, r + 1)]
 
 
-def paper_choice(draw: Draw, omega: float, d: int, r: int) -> Choice:
+def paper_choice(draw: Draw, omega: float, d: int, r: int) -> ChosenK:
     """Algorithm "Selecting k" exactly as printed: omega is a mass, and every turn draws n gradients anew.
 
     d parameters, r rounds in an epoch. The box keeps a running minimum of delta; as it goes on only while that is above
@@ -88,22 +88,22 @@ def paper_choice(draw: Draw, omega: float, d: int, r: int) -> Choice:
     return _stepped(draw, omega, d, r, mass_lost)
 
 
-def paper_choice_of_share(draw: Draw, omega: float, d: int, r: int) -> Choice:
+def paper_choice_of_share(draw: Draw, omega: float, d: int, r: int) -> ChosenK:
     """The same with what is lost as a share of each gradient's mass, as Definition omega has it."""
     check_share(omega)
     return _stepped(draw, omega, d, r, share_lost)
 
 
-def _stepped(draw: Draw, omega: float, d: int, r: int, lost: Lost) -> Choice:
+def _stepped(draw: Draw, omega: float, d: int, r: int, lost: Lost) -> ChosenK:
     delta, selections = np.inf, 0
     for k in steps(d, r):
-        found = [lost(_checked(gradient, d), k) for gradient in draw()]
-        _require(bool(found), "there are no sample gradients to choose k by; draw at least one")
-        selections += len(found)
-        delta = min(delta, sum(found) / len(found))
+        losses = [lost(_checked(gradient, d), k) for gradient in draw()]
+        _require(bool(losses), "there are no sample gradients to choose k by; draw at least one")
+        selections += len(losses)
+        delta = min(delta, sum(losses) / len(losses))
         if delta <= omega:
             break
-    return Choice(k, float(delta), selections)
+    return ChosenK(k, float(delta), selections)
 
 
 # --- one sort serves all k -------------------------------------------------------------------------------------------
@@ -166,22 +166,22 @@ def _curve(gradients: Iterable[Gradient], grid: Sequence[int], lost: Callable[[G
     return Curve(total / len(samples), tuple(grid), np.stack(samples))
 
 
-def smallest_k(curve: Curve, omega: float) -> Choice:
+def smallest_k(curve: Curve, omega: float) -> ChosenK:
     """The smallest k >= 1 that loses at most omega on average: bisection on the curve, no further selection."""
     _require(omega >= 0, f"omega is {omega}, but what may be lost is not negative: use 0 up")
     enough = int(np.searchsorted(curve.mean[::-1], omega, side="right"))  # how many k's lose no more; d always does
     k = max(1, curve.d + 1 - enough)
-    return Choice(k, float(curve.mean[k]), curve.sorts)
+    return ChosenK(k, float(curve.mean[k]), curve.sorts)
 
 
-def stepped_k(curve: Curve, omega: float, r: int) -> Choice:
+def stepped_k(curve: Curve, omega: float, r: int) -> ChosenK:
     """What the paper's algorithm answers if every turn draws the curve's gradients; less than d/r above the smallest.
 
     `selections` are those that it would have made.
     """
     least = smallest_k(curve, omega).k
     turn, k = next((turn, k) for turn, k in enumerate(steps(curve.d, r), start=1) if k >= least)
-    return Choice(k, float(curve.mean[k]), turn * curve.sorts)
+    return ChosenK(k, float(curve.mean[k]), turn * curve.sorts)
 
 
 def check_share(omega: float) -> None:

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
-
-from sparsefed import config as configs
-from sparsefed.commands import certify as certificate
 from sparsefed.commands.audit.findings import Outcome, equipped
-from sparsefed.core import toml
+from sparsefed.commands.certify import certify
 from sparsefed.core.errors import SparseFedError
 from sparsefed.results.matrix import CALM
 
 ALWAYS_ASKED = ("sparsefed",)
-SENTENCES = 2  # of a certificate's verdict: the number, and what it is worth
 
 
 def certificates(outcome: Outcome) -> dict[str, str]:
@@ -30,20 +23,9 @@ def _promised(outcome: Outcome, name: str) -> str:
     one."""
     config = equipped(outcome.grid, outcome.measured, outcome.member(name))
     calm = outcome.measured.records.get((name, CALM))
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "recommended.toml"
-        file.write_text(toml.dumps(configs.dump(config)), encoding="utf-8")
-        try:
-            found = certificate.certify(file, trained=calm[0].folder if calm else None)
-        except SparseFedError as error:
-            return f"None: {_plain(str(error), file)}."
-    return " ".join(_told(certificate.verdict(found)))
-
-
-def _told(verdict: list[str]) -> Iterator[str]:
-    yield from verdict[1 : 1 + SENTENCES]
-    yield from (sentence for sentence in verdict if sentence.startswith("Certified accuracy"))
-
-
-def _plain(sentence: str, file: Path) -> str:
-    return sentence.replace(f"{file}: ", "").rstrip(".")
+    try:
+        certificate = certify(config, trained=calm[0].folder if calm else None)
+    except SparseFedError as error:
+        return f"None: {str(error).rstrip('.')}."
+    accuracy = certificate.certified_accuracy_sentence
+    return " ".join([certificate.headline, certificate.worth[0], *([accuracy] if accuracy else [])])
