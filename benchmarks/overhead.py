@@ -26,9 +26,9 @@ from benchmarks.timing import spread
 from sparsefed import runs
 from sparsefed.commands.reproduce import ledger as results
 from sparsefed.commands.reproduce import load as reading
-from sparsefed.commands.reproduce.plan import Plan, plan
+from sparsefed.commands.reproduce.plan import SweepPlan, plan
 from sparsefed.commands.reproduce.pool import cores
-from sparsefed.commands.reproduce.runner import Standing, reproduce
+from sparsefed.commands.reproduce.runner import SweepProgress, reproduce
 
 CAPTION = (
     "In a cell: its worker's time outside of rounds / in rounds, a number a cell. All: the time of all workers from "
@@ -71,12 +71,12 @@ class _Stopwatch:
     def __init__(self) -> None:
         self.began, self.first = time.monotonic(), 0.0
 
-    def watch(self, standing: Standing) -> None:
+    def watch(self, standing: SweepProgress) -> None:
         if not self.first and (standing.ended or any(each.round for each in standing.running)):
             self.first = time.monotonic()
 
 
-def measured(one: Plan, out: Path, jobs: int, barred: bool) -> tuple[list[Row], dict[str, Any]]:
+def measured(one: SweepPlan, out: Path, jobs: int, barred: bool) -> tuple[list[Row], dict[str, Any]]:
     """The rows of the table, from one call of the runner."""
     stopwatch = _Stopwatch()
     ledger = reproduce([one], out, jobs, stopwatch.watch)

@@ -71,7 +71,7 @@ def parsed(**tables: Any) -> Config:
     return configs.parse({**tomllib.loads(CONFIG), **tables})
 
 
-def asked(config: Config | None = None, **options: Any) -> audits.Asked:
+def asked(config: Config | None = None, **options: Any) -> audits.AuditOptions:
     return audits.ask(config or parsed(), **options)
 
 
@@ -114,9 +114,9 @@ def test_who_costs_too_much_unattacked_is_out_and_named_where_nobody_else_holds(
     found = chosen(defense("dear", 0.85, 0.0), defense("leaky", 0.9, 0.3))
     assert found.name == "leaky" and not found.holds
     assert "costs 5.0 points" in found.passed_over["dear"]
-    assert found.dearer == pytest.approx({"dear": 0.05})
+    assert found.holds_but_costs_more == pytest.approx({"dear": 0.05})
     assert chosen(defense("dear", 0.85, 0.0), tolerance=0.05).name == "dear"  # on the edge it is let in
-    assert chosen(defense("dear", 0.85, 0.0), defense("good", 0.9, 0.01)).dearer == {}
+    assert chosen(defense("dear", 0.85, 0.0), defense("good", 0.9, 0.01)).holds_but_costs_more == {}
 
 
 def test_of_equals_the_one_that_sees_least_wins_then_the_quietest_then_the_first() -> None:

@@ -12,7 +12,7 @@ from sparsefed.commands.reproduce import ledger as results
 from sparsefed.commands.reproduce import load as reading
 from sparsefed.commands.reproduce.claims import HOLDS, judge
 from sparsefed.commands.reproduce.ledger import Ledger
-from sparsefed.commands.reproduce.plan import Plan, plan
+from sparsefed.commands.reproduce.plan import SweepPlan, plan
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "results"
@@ -38,7 +38,7 @@ def test_what_is_promised_is_there() -> None:
     assert set(NAMES) >= PROMISED
 
 
-def planned(name: str) -> Plan:
+def planned(name: str) -> SweepPlan:
     return plan(reading.load(name), "laptop")
 
 

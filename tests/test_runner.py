@@ -23,8 +23,8 @@ from sparsefed.commands.reproduce import ledger as results
 from sparsefed.commands.reproduce import load as reading
 from sparsefed.commands.reproduce import pool, runner
 from sparsefed.commands.reproduce.ledger import Ledger
-from sparsefed.commands.reproduce.plan import Plan, plan
-from sparsefed.commands.reproduce.runner import Running, Standing, failures, reproduce
+from sparsefed.commands.reproduce.plan import SweepPlan, plan
+from sparsefed.commands.reproduce.runner import RunningCell, SweepProgress, failures, reproduce
 from sparsefed.commands.reproduce.view import ReproduceView
 from sparsefed.commands.reproduce.worker import ABANDONED
 from sparsefed.core.errors import ConfigError, RunError
@@ -35,7 +35,7 @@ KILLS = 10
 LINUX = sys.platform.startswith("linux")
 
 
-def planned(text: str = TINY, name: str = "tiny") -> Plan:
+def planned(text: str = TINY, name: str = "tiny") -> SweepPlan:
     return plan(reading.parse(name, text), "smoke")
 
 
@@ -169,7 +169,7 @@ def _forked(out: Path) -> tuple[int, int]:
         os._exit(0)
 
 
-def _say(mouth: int, standing: Standing) -> None:
+def _say(mouth: int, standing: SweepProgress) -> None:
     if standing.ended or any(each.round for each in standing.running):
         os.write(mouth, b".")
 
@@ -228,7 +228,7 @@ def test_a_worker_whose_input_ends_ends(tmp_path: Path) -> None:
 
 
 def test_interrupted_politely_it_saves_what_it_has(tmp_path: Path) -> None:
-    def watch(standing: Standing) -> None:
+    def watch(standing: SweepProgress) -> None:
         if any(each.round for each in standing.running):
             raise KeyboardInterrupt
 
@@ -363,8 +363,8 @@ def test_time_left_does_not_double_while_a_worker_is_between_two_cells(tmp_path:
 
 def test_a_view_shows_cells_rounds_and_time_left() -> None:
     screen, paper = io.StringIO(), io.StringIO()
-    running = (Running("tiny · One · Clipping · seed 0", 12, 24),)
-    standing = Standing(3, 1, 18, running, 75.0, "tiny · One · SparseFed · seed 1: done")
+    running = (RunningCell("tiny · One · Clipping · seed 0", 12, 24),)
+    standing = SweepProgress(3, 1, 18, running, 75.0, "tiny · One · SparseFed · seed 1: done")
     for stream, terminal in ((screen, True), (paper, False)):
         with ReproduceView(Console(file=stream, force_terminal=terminal, width=120)) as view:
             view.show(dataclasses.replace(standing, ended=""))

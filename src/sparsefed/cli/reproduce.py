@@ -11,7 +11,7 @@ import typer
 from sparsefed.cli.app import app, console, saved_if_interrupted
 
 
-class Scale(StrEnum):
+class ScaleOption(StrEnum):
     smoke = "smoke"
     laptop = "laptop"
     paper = "paper"
@@ -21,8 +21,8 @@ class Scale(StrEnum):
 def reproduce(
     name: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Tables and figures: see --list.")] = None,
     scale: Annotated[
-        Scale, typer.Option(help="Seconds, at most an hour each, or everything as printed.")
-    ] = Scale.laptop,
+        ScaleOption, typer.Option(help="Seconds, at most an hour each, or everything as printed.")
+    ] = ScaleOption.laptop,
     out: Annotated[Path, typer.Option(help="Where results, pages and the cells' runs go.")] = Path("results"),
     jobs: Annotated[int | None, typer.Option(metavar="N", help="Cells at a time; by default one a core.")] = None,
     all_: Annotated[bool, typer.Option("--all", help="Every table and figure.")] = False,

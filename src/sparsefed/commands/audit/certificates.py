@@ -8,16 +8,16 @@ from pathlib import Path
 
 from sparsefed import config as configs
 from sparsefed.commands import certify as certificate
-from sparsefed.commands.audit.findings import Outcome, equipped
+from sparsefed.commands.audit.findings import AuditResult, equipped
 from sparsefed.core import toml
 from sparsefed.core.errors import SparseFedError
-from sparsefed.results.matrix import CALM
+from sparsefed.results.matrix import NO_ATTACK
 
 ALWAYS_ASKED = ("sparsefed",)
 SENTENCES = 2  # of a certificate's verdict: the number, and what it is worth
 
 
-def certificates(outcome: Outcome) -> dict[str, str]:
+def certificates(outcome: AuditResult) -> dict[str, str]:
     """For the recommended defense and for SparseFed."""
     best = outcome.recommendation
     wanted = dict.fromkeys([*([best.name] if best else []), *ALWAYS_ASKED])
@@ -25,11 +25,11 @@ def certificates(outcome: Outcome) -> dict[str, str]:
     return {name: _promised(outcome, name) for name in there}
 
 
-def _promised(outcome: Outcome, name: str) -> str:
+def _promised(outcome: AuditResult, name: str) -> str:
     """The certificate of the audited config with this defense, with the model trained without attackers if there is
     one."""
     config = equipped(outcome.grid, outcome.measured, outcome.member(name))
-    calm = outcome.measured.records.get((name, CALM))
+    calm = outcome.measured.records.get((name, NO_ATTACK))
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "recommended.toml"
         file.write_text(toml.dumps(configs.dump(config)), encoding="utf-8")

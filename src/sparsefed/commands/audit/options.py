@@ -17,7 +17,7 @@ ALL, AUTO = "all", "auto"
 
 
 @dataclass(frozen=True)
-class Asked:
+class AuditOptions:
     """One audit."""
 
     config: Config  # the task, the threat model and the attack that the audit begins with
@@ -61,7 +61,7 @@ def ask(
     seeds: int = SEEDS,
     tolerance: float = 100 * TOLERANCE,
     sensitivity: bool = True,
-) -> Asked:
+) -> AuditOptions:
     """The options of the command (the tolerance in points), or one sentence that says what is wrong with them."""
     for option, given in (("--trials", trials), ("--seeds", seeds)):
         if given < 1:
@@ -70,7 +70,7 @@ def ask(
         raise ConfigError(f"--seeds is {seeds}; use at most {SEARCH}")
     if not 0 <= tolerance <= 100:
         raise ConfigError(f"--tolerance is {tolerance:g}, but is in points of test accuracy; use 0 to 100")
-    return Asked(
+    return AuditOptions(
         attacked(config),
         _names("--defenses", defenses, ALL),
         _names("--attacks", attacks, AUTO),

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparsefed import config as configs
-from sparsefed.commands.reproduce.exhibit import Exhibit, Pick, Scale, Table, Twin
+from sparsefed.commands.reproduce.exhibit import Exhibit, ExhibitScale, Pick, Table, Twin
 from sparsefed.commands.reproduce.load import scale_of
 from sparsefed.config import Config, Named
 from sparsefed.config import templates as bases
@@ -33,7 +33,7 @@ KEY = 16  # hex digits: two of a million cells are alike by chance in one of 10^
 
 
 @dataclass(frozen=True)
-class Cell:
+class SweepCell:
     """One run."""
 
     key: str
@@ -59,22 +59,22 @@ class Combination:
     variants: Mapping[str, Table]  # of the attack; none: the attack as given
     source: str  # for a sentence about it
 
-    def result(self, seed: int, variant: str | None = None) -> Cell:
+    def result(self, seed: int, variant: str | None = None) -> SweepCell:
         """A run that is reported."""
         return self._cell({**self._attack(variant), "seed": seed})
 
-    def trial(self, search_seed: int, variant: str, part: Table) -> Cell:
+    def trial(self, search_seed: int, variant: str, part: Table) -> SweepCell:
         """A run of the search."""
         return self._cell({**bases.over(self._attack(variant), part), "seed": search_seed})
 
     def _attack(self, variant: str | None) -> Table:
         return {} if variant is None else {"attack": self.variants[variant]}
 
-    def _cell(self, part: Table) -> Cell:
+    def _cell(self, part: Table) -> SweepCell:
         return cell(configs.parse(bases.over(self.table, part), source=self.source))
 
 
-def cell(config: Config) -> Cell:
+def cell(config: Config) -> SweepCell:
     """The cell of a config; names and what came before it make no difference.
 
     >>> table = {"rounds": 2, "model": {"name": "cnn"}, "data": {"name": "digits"}}
@@ -83,10 +83,10 @@ def cell(config: Config) -> Cell:
     """
     nameless = config.model_copy(update={"name": ""})
     canonical = json.dumps(configs.dump(nameless), sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return Cell(hashlib.sha256(canonical.encode()).hexdigest()[:KEY], nameless)
+    return SweepCell(hashlib.sha256(canonical.encode()).hexdigest()[:KEY], nameless)
 
 
-def twin(attacked: Cell, which: Twin) -> Cell | None:
+def twin(attacked: SweepCell, which: Twin) -> SweepCell | None:
     """The same run without attackers, or without a defense as well; None where nobody attacks."""
     if not attacked.attacked:
         return None
@@ -114,7 +114,7 @@ def combinations(exhibit: Exhibit, scale: str) -> list[Combination]:
     return found
 
 
-def _values(exhibit: Exhibit, scale: Scale) -> Iterator[dict[str, str]]:
+def _values(exhibit: Exhibit, scale: ExhibitScale) -> Iterator[dict[str, str]]:
     for values in itertools.product(*exhibit.axes.values()):
         each = dict(zip(exhibit.axes, values, strict=True))
         if matches(each, scale.only) and not any(matches(each, skipped) for skipped in exhibit.skip):
@@ -130,7 +130,7 @@ def matches(values: Mapping[str, str], pick: Pick) -> bool:
     return all(values.get(axis) in allowed for axis, allowed in pick.items())
 
 
-def _combination(exhibit: Exhibit, scale: Scale, values: dict[str, str], name: str) -> Combination:
+def _combination(exhibit: Exhibit, scale: ExhibitScale, values: dict[str, str], name: str) -> Combination:
     source = f"exhibit {exhibit.name} at scale {name}, {', '.join(values.values())}"
     parts = [exhibit.axes[axis][value] for axis, value in values.items()]
     own = [scale.axes.get(axis, {}).get(value, {}) for axis, value in values.items()]
@@ -155,7 +155,7 @@ def _over(table: Table, part: Table) -> Table:
     return bases.over(table, part)
 
 
-def _variants(exhibit: Exhibit, scale: Scale) -> dict[str, Table]:
+def _variants(exhibit: Exhibit, scale: ExhibitScale) -> dict[str, Table]:
     if exhibit.search is None or scale.search is False:
         return {}
     wanted = exhibit.search.attacks if scale.search is True else scale.search

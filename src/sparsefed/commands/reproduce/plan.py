@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from sparsefed.commands.reproduce.exhibit import Exhibit, Scale, Table, Twin
-from sparsefed.commands.reproduce.grid import Cell, Combination, combinations, twin
+from sparsefed.commands.reproduce.exhibit import Exhibit, ExhibitScale, Table, Twin
+from sparsefed.commands.reproduce.grid import Combination, SweepCell, combinations, twin
 from sparsefed.commands.reproduce.load import ROUND, scale_of
 
 Role = Literal["search", "result", "twin", "plain"]
@@ -30,34 +30,36 @@ Metrics = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Slot:
+class CellSlot:
     """One line of the results: a run, and what it is there for."""
 
     values: Mapping[str, str]
     role: Role
     attack: str | None  # the variant, or that it is fixed; None where nobody attacks
     seed: int
-    cell: Cell
-    twins: Mapping[Twin, Cell] = field(default_factory=dict)
+    cell: SweepCell
+    twins: Mapping[Twin, SweepCell] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Group:
+class CellGroup:
     """All runs of one combination."""
 
     values: Mapping[str, str]
-    trials: tuple[Slot, ...]
-    outcomes: Callable[[str | None], tuple[Slot, ...]]  # for the variant that is reported; None: there was no search
+    trials: tuple[CellSlot, ...]
+    outcomes: Callable[
+        [str | None], tuple[CellSlot, ...]
+    ]  # for the variant that is reported; None: there was no search
     coming: int  # how many those are
 
 
 @dataclass(frozen=True)
-class Plan:
+class SweepPlan:
     """An exhibit at a scale; one that was made in memory has none."""
 
     exhibit: Exhibit
     scale: str
-    groups: tuple[Group, ...]
+    groups: tuple[CellGroup, ...]
 
     @property
     def name(self) -> str:
@@ -70,15 +72,15 @@ class Plan:
         return chart.y if chart is not None and chart.x == ROUND else ()
 
 
-def plan(exhibit: Exhibit, scale: str) -> Plan:
+def plan(exhibit: Exhibit, scale: str) -> SweepPlan:
     """The runs of an exhibit at a scale; every config is checked on the way."""
     if exhibit.kind == "formula":
-        return Plan(exhibit, scale, ())
+        return SweepPlan(exhibit, scale, ())
     chosen = scale_of(exhibit, scale)
-    return Plan(exhibit, scale, tuple(_group(exhibit, chosen, each) for each in combinations(exhibit, scale)))
+    return SweepPlan(exhibit, scale, tuple(_group(exhibit, chosen, each) for each in combinations(exhibit, scale)))
 
 
-def _group(exhibit: Exhibit, scale: Scale, each: Combination) -> Group:
+def _group(exhibit: Exhibit, scale: ExhibitScale, each: Combination) -> CellGroup:
     kinds = exhibit.twins if scale.twins is None else scale.twins
     search = exhibit.search
     return group(each, scale.seeds, kinds, *((search.seed, search.set) if search else ()))
@@ -86,30 +88,30 @@ def _group(exhibit: Exhibit, scale: Scale, each: Combination) -> Group:
 
 def group(
     each: Combination, seeds: Sequence[int], kinds: tuple[Twin, ...], search_seed: int = 0, search_set: Table = NOTHING
-) -> Group:
+) -> CellGroup:
     """The runs of one combination: a trial for each variant of its attack, then what is reported with its twins."""
     trials = tuple(
-        Slot(each.values, "search", variant, search_seed, each.trial(search_seed, variant, search_set))
+        CellSlot(each.values, "search", variant, search_seed, each.trial(search_seed, variant, search_set))
         for variant in each.variants
     )
 
     @functools.cache
-    def outcomes(variant: str | None) -> tuple[Slot, ...]:
+    def outcomes(variant: str | None) -> tuple[CellSlot, ...]:
         return tuple(slot for seed in seeds for slot in _outcome(each, seed, variant, kinds))
 
     first = next(iter(each.variants), None)
-    return Group(each.values, trials, outcomes, len(outcomes(first)))
+    return CellGroup(each.values, trials, outcomes, len(outcomes(first)))
 
 
-def _outcome(each: Combination, seed: int, variant: str | None, kinds: tuple[Twin, ...]) -> Iterator[Slot]:
+def _outcome(each: Combination, seed: int, variant: str | None, kinds: tuple[Twin, ...]) -> Iterator[CellSlot]:
     """The run that is reported and its twins."""
     cell = each.result(seed, variant)
     found = {kind: twin(cell, kind) for kind in kinds}
     twins = {kind: other for kind, other in found.items() if other is not None}
     attack = (variant or FIXED) if cell.attacked else None
-    yield Slot(each.values, "result", attack, seed, cell, twins)
+    yield CellSlot(each.values, "result", attack, seed, cell, twins)
     for kind, other in twins.items():
-        yield Slot(each.values, ROLES[kind], attack, seed, other)
+        yield CellSlot(each.values, ROLES[kind], attack, seed, other)
 
 
 def strongest(trials: Mapping[str, Metrics]) -> str | None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from sparsefed.commands.reproduce.grid import Cell
+from sparsefed.commands.reproduce.grid import SweepCell
 
 GOODBYE = 60.0  # seconds in which a worker may finish its round and save
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")  # read when torch loads
@@ -47,7 +47,7 @@ class _Worker:
     """One process, the cell that it is at, and a thread that carries its words into the queue."""
 
     def __init__(self, threads: int, told: queue.SimpleQueue[tuple[_Worker, dict[str, Any] | None]]) -> None:
-        self.cell: Cell | None = None
+        self.cell: SweepCell | None = None
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         environment = {**os.environ, **dict.fromkeys(THREADS, str(threads))}
         self.process = subprocess.Popen(
@@ -65,7 +65,7 @@ class _Worker:
             told.put((self, json.loads(line)))
         told.put((self, None))
 
-    def give(self, cell: Cell, folder: Path) -> None:
+    def give(self, cell: SweepCell, folder: Path) -> None:
         assert self.process.stdin is not None
         self.cell = cell
         job = {"key": cell.key, "folder": str(folder), "config": cell.table}
@@ -103,10 +103,10 @@ class Pool:
         return self.jobs - len(self.running)
 
     @property
-    def running(self) -> list[Cell]:
+    def running(self) -> list[SweepCell]:
         return [worker.cell for worker in self._workers if worker.cell is not None]
 
-    def start(self, cell: Cell, folder: Path) -> None:
+    def start(self, cell: SweepCell, folder: Path) -> None:
         """Give a cell to a worker that has none."""
         idle = next((worker for worker in self._workers if worker.cell is None), None)
         if idle is None:

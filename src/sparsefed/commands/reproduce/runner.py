@@ -19,9 +19,9 @@ from typing import Any
 
 from sparsefed import runs
 from sparsefed.commands.reproduce import ledger as results
-from sparsefed.commands.reproduce.grid import Cell
+from sparsefed.commands.reproduce.grid import SweepCell
 from sparsefed.commands.reproduce.ledger import Ledger
-from sparsefed.commands.reproduce.plan import Plan, Slot
+from sparsefed.commands.reproduce.plan import CellSlot, SweepPlan
 from sparsefed.commands.reproduce.pool import Event, Pool, cores, pool
 from sparsefed.core.dtypes import computed_in
 from sparsefed.core.errors import ConfigError, RunError
@@ -30,7 +30,7 @@ REFRESH = 0.25  # seconds between two looks at the workers where nothing happens
 
 
 @dataclass(frozen=True)
-class Running:
+class RunningCell:
     """A cell at work."""
 
     title: str
@@ -39,18 +39,18 @@ class Running:
 
 
 @dataclass(frozen=True)
-class Standing:
+class SweepProgress:
     """How far everything is."""
 
     done: int
     failed: int
     total: int  # as far as it is known: a search decides what follows it
-    running: tuple[Running, ...]
+    running: tuple[RunningCell, ...]
     left: float | None  # seconds, from what cells of the same kind took
     ended: str = ""  # the cell that has just come to its end, and how
 
 
-Watch = Callable[[Standing], None]
+Watch = Callable[[SweepProgress], None]
 
 
 @dataclass
@@ -61,7 +61,7 @@ class _Clock:
     began: dict[str, tuple[float, int]] = field(default_factory=dict)  # of running cells: when, from which round
     rounds: dict[str, int] = field(default_factory=dict)
 
-    def start(self, cell: Cell) -> None:
+    def start(self, cell: SweepCell) -> None:
         self.began.pop(cell.key, None)
         self.rounds[cell.key] = 0
 
@@ -69,10 +69,10 @@ class _Clock:
         self.began.setdefault(key, (time.monotonic(), round))
         self.rounds[key] = round
 
-    def learn(self, cell: Cell, seconds: float, rounds: int) -> None:
+    def learn(self, cell: SweepCell, seconds: float, rounds: int) -> None:
         self.rates.setdefault(_kind(cell), []).append(seconds / max(rounds, 1))
 
-    def rate(self, cell: Cell) -> float | None:
+    def rate(self, cell: SweepCell) -> float | None:
         """Seconds a round of such a cell; by its own rounds, by cells of its kind, or by all."""
         when, first = self.began.get(cell.key, (0.0, 0))
         heard = self.rounds.get(cell.key, 0) - first
@@ -83,7 +83,7 @@ class _Clock:
 
 
 @functools.lru_cache(maxsize=10_000)
-def _kind(cell: Cell) -> str:
+def _kind(cell: SweepCell) -> str:
     table = cell.table
     return json.dumps([table[part] for part in ("data", "model", "train")], sort_keys=True)
 
@@ -94,7 +94,7 @@ def default_jobs() -> int:
 
 
 def reproduce(
-    plans: Sequence[Plan], out: Path, jobs: int, watch: Watch = lambda _: None, workers: Pool | None = None
+    plans: Sequence[SweepPlan], out: Path, jobs: int, watch: Watch = lambda _: None, workers: Pool | None = None
 ) -> Ledger:
     """Run what is missing of the plans, and keep their results files true all the while; `workers` who are there
     already, because more plans follow, are not sent home."""
@@ -127,14 +127,14 @@ def _alone(out: Path) -> Iterator[None]:
 class _Run:
     """One call: who waits for what, and what has become of it."""
 
-    def __init__(self, plans: Sequence[Plan], out: Path, ledger: Ledger, watch: Watch) -> None:
+    def __init__(self, plans: Sequence[SweepPlan], out: Path, ledger: Ledger, watch: Watch) -> None:
         self._plans = [plan for plan in plans if plan.exhibit.kind == "runs"]
         self._out, self._ledger, self._watch = out, ledger, watch
         self._clock = _Clock()
         self._done: set[str] = set()
         self._titles: dict[str, str] = {}
-        self._cells: dict[str, Cell] = {}
-        self.waiting: list[Cell] = []  # the cells that can be run now, each once, in the order of the results
+        self._cells: dict[str, SweepCell] = {}
+        self.waiting: list[SweepCell] = []  # the cells that can be run now, each once, in the order of the results
         self.coming = 0  # how many more a search will ask for
         self._look()
         self._recall()
@@ -154,7 +154,7 @@ class _Run:
 
     def _look(self) -> None:
         """What there is to do, now that something has come to its end."""
-        wanted: dict[str, Cell] = {}
+        wanted: dict[str, SweepCell] = {}
         for plan in self._plans:
             for slot in results.slots(plan, self._ledger):
                 for cell in self._ledger.wanting(plan, slot):
@@ -164,7 +164,7 @@ class _Run:
         self.waiting = list(wanted.values())
         self.coming = sum(results.coming(plan, self._ledger) for plan in self._plans)
 
-    def write(self, plan: Plan) -> None:
+    def write(self, plan: SweepPlan) -> None:
         """The results of an exhibit as far as they are known; nothing where nothing is."""
         rows = formula_rows(plan) if plan.exhibit.kind == "formula" else results.rows(plan, self._ledger)
         if rows:
@@ -203,7 +203,7 @@ class _Run:
                 told = (self._titles[event.key], event.error, event.trace)
                 file.write_text("\n\n".join(part for part in told if part) + "\n", encoding="utf-8")
 
-    def _note(self, cell: Cell, seconds: float) -> None:
+    def _note(self, cell: SweepCell, seconds: float) -> None:
         """How long a cell took, for the next estimate; apart from the results, which must not depend on it."""
         self._clock.learn(cell, seconds, cell.config.rounds - self._clock.began.get(cell.key, (0.0, 0))[1])
         line = {"key": cell.key, "cell": self._titles[cell.key], "rounds": cell.config.rounds, "seconds": seconds}
@@ -217,23 +217,24 @@ class _Run:
             if key in known:
                 self._clock.learn(known[key], seconds, rounds)
 
-    def _planned(self) -> Iterator[Cell]:
+    def _planned(self) -> Iterator[SweepCell]:
         for plan in self._plans:
             for slot in results.slots(plan, self._ledger):
                 yield slot.cell
 
-    def _standing(self, workers: Pool, ended: str = "") -> Standing:
+    def _standing(self, workers: Pool, ended: str = "") -> SweepProgress:
         waiting, running = self.waiting, workers.running
         at_work = {cell.key for cell in running}
         still = len({cell.key for cell in waiting} | at_work) + self.coming
         failed = len(self._ledger.failed)
         shown = (
-            Running(self._titles[cell.key], self._clock.rounds.get(cell.key, 0), cell.config.rounds) for cell in running
+            RunningCell(self._titles[cell.key], self._clock.rounds.get(cell.key, 0), cell.config.rounds)
+            for cell in running
         )
         left = self._left([cell for cell in waiting if cell.key not in at_work], running, workers.jobs)
-        return Standing(len(self._done), failed, len(self._done) + failed + still, tuple(shown), left, ended)
+        return SweepProgress(len(self._done), failed, len(self._done) + failed + still, tuple(shown), left, ended)
 
-    def _left(self, waiting: Sequence[Cell], running: Sequence[Cell], jobs: int) -> float | None:
+    def _left(self, waiting: Sequence[SweepCell], running: Sequence[SweepCell], jobs: int) -> float | None:
         """Seconds until the end: all rounds that are left at their rates, shared by the workers, of whom one may be
         between two cells."""
         rates = [self._clock.rate(cell) for cell in (*waiting, *running)]
@@ -247,11 +248,11 @@ class _Run:
         return (seconds + unknown) / min(jobs, len(rounds) + self.coming)
 
 
-def _keys(slot: Slot) -> set[str]:
+def _keys(slot: CellSlot) -> set[str]:
     return {slot.cell.key, *(cell.key for cell in slot.twins.values())}
 
 
-def _title(plan: Plan, slot: Slot, cell: Cell) -> str:
+def _title(plan: SweepPlan, slot: CellSlot, cell: SweepCell) -> str:
     """What a person is told of a cell."""
     twin = next((kind for kind, other in slot.twins.items() if other.key == cell.key and cell != slot.cell), "")
     what = {"search": f"search {slot.attack}", "twin": "unattacked", "plain": "plain"}.get(slot.role, twin)
@@ -259,7 +260,7 @@ def _title(plan: Plan, slot: Slot, cell: Cell) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def formula_rows(plan: Plan) -> list[results.Row]:
+def formula_rows(plan: SweepPlan) -> list[results.Row]:
     """What a formula gives, as results."""
     from sparsefed.config import resolve
 
