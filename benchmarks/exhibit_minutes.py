@@ -19,9 +19,10 @@ from rich.table import Table
 
 from sparsefed.commands.reproduce import load as reading
 from sparsefed.commands.reproduce.exhibit import Exhibit
-from sparsefed.commands.reproduce.grid import SweepCell
-from sparsefed.commands.reproduce.plan import CellGroup, CellSlot, plan
+from sparsefed.commands.reproduce.grid import plan
 from sparsefed.config import Config
+from sparsefed.sweeps.cells import SweepCell
+from sparsefed.sweeps.plan import CellGroup, CellSlot
 
 CORES = 2
 START = 4.0  # seconds: a process, its imports and its data
@@ -76,7 +77,7 @@ def seconds(config: Config) -> float:
 
 def cells(exhibit: Exhibit) -> dict[str, SweepCell]:
     """Every run at scale laptop by its key, equal ones once."""
-    slots = (slot for group in plan(exhibit, "laptop").groups for slot in _slots(group))
+    slots = (slot for group in plan(exhibit, "laptop").sweep.groups for slot in _slots(group))
     return {cell.key: cell for slot in slots for cell in (slot.cell, *slot.twins.values())}
 
 

@@ -17,7 +17,7 @@ from sparsefed.commands.reproduce import load as reading
 from sparsefed.commands.reproduce.claims import HOLDS, NOT, PART, UNTESTED, Judged
 from sparsefed.commands.reproduce.comparison import ExhibitResult, body, columns, fared, grounds, outcome, rules
 from sparsefed.commands.reproduce.exhibit_charts import SAID
-from sparsefed.commands.reproduce.plan import plan
+from sparsefed.commands.reproduce.grid import plan
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results"

@@ -16,6 +16,7 @@ LAYERS = (
     ("config", "runs"),
     ("results",),
     ("reports",),
+    ("sweeps",),
     ("commands",),
     ("cli",),
 )

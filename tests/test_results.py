@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from sparsefed.commands.reproduce import ledger as results
 from sparsefed.commands.reproduce import load as reading
 from sparsefed.commands.reproduce.claims import HOLDS, judge
-from sparsefed.commands.reproduce.ledger import Ledger
-from sparsefed.commands.reproduce.plan import SweepPlan, plan
+from sparsefed.commands.reproduce.grid import plan
+from sparsefed.sweeps import ledger as results
+from sparsefed.sweeps.ledger import Ledger
+from sparsefed.sweeps.plan import SweepPlan
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "results"
@@ -39,7 +40,7 @@ def test_what_is_promised_is_there() -> None:
 
 
 def planned(name: str) -> SweepPlan:
-    return plan(reading.load(name), "laptop")
+    return plan(reading.load(name), "laptop").sweep
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -178,7 +178,7 @@ def _probed(outcome: Outcome, folder: Path) -> Outcome:
     from sparsefed import runs
     from sparsefed.commands import choose_k as choosing
 
-    asked, attackers = outcome.asked, choosing.attacked(outcome.config)
+    asked, attackers = outcome.asked, outcome.config.is_attacked
     probed = {k: choosing.with_k(outcome.config, k, asked.probe_rounds) for k in outcome.ks}
     named = "attacked" if asked.trials is None else f"tuned-{asked.trials}"
     if asked.trials is not None:

@@ -11,7 +11,7 @@ outcome.py, words.py, page.py, machine.py, files.py   for a reader
 
 from __future__ import annotations
 
-from sparsefed.commands.audit.analysis import audit
+from sparsefed.commands.audit.analysis import run_audit
 from sparsefed.commands.audit.demo import demo, forget, introduction
 from sparsefed.commands.audit.document import html
 from sparsefed.commands.audit.files import save
@@ -29,7 +29,6 @@ __all__ = [
     "as_json",
     "ask",
     "attacked",
-    "audit",
     "demo",
     "forget",
     "html",
@@ -38,6 +37,7 @@ __all__ = [
     "read",
     "reasons",
     "recommend",
+    "run_audit",
     "save",
     "tables",
     "verdict",

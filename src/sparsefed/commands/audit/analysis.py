@@ -1,4 +1,4 @@
-"""From what was asked to an outcome: three plans, one after the other, on one runner and under one progress view.
+"""Runs an audit: three plans, one after the other, with one set of workers and under one progress view.
 
 Runs are cells in OUT/cells: interrupted or killed, the same command goes on, and what is finished is never run again. A
 cell that fails leaves a hole in the matrix, which the recommendation respects, and does not stop the others.
@@ -21,18 +21,19 @@ from sparsefed.commands.audit.findings import AuditResult, Measured
 from sparsefed.commands.audit.options import AuditOptions
 from sparsefed.commands.audit.plan import ALWAYS_VARIED, DIALS, Grid, grid, pairs, sensitivity
 from sparsefed.commands.audit.recommend import Recommendation, recommend
-from sparsefed.commands.reproduce import ledger as results
-from sparsefed.commands.reproduce import runner
-from sparsefed.commands.reproduce.ledger import Ledger, Row
-from sparsefed.commands.reproduce.plan import SweepPlan
-from sparsefed.commands.reproduce.pool import Pool, pool
-from sparsefed.commands.reproduce.runner import SweepProgress, Watch
 from sparsefed.config import Config
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.types import RunRecord
 from sparsefed.results.matrix import NO_ATTACK
 from sparsefed.results.numbers import curve, percent
 from sparsefed.results.summary import summary
+from sparsefed.sweeps import ledger as results
+from sparsefed.sweeps import runner
+from sparsefed.sweeps.cells import is_live
+from sparsefed.sweeps.ledger import Ledger, Row
+from sparsefed.sweeps.plan import SweepPlan
+from sparsefed.sweeps.pool import Workers, pool
+from sparsefed.sweeps.progress import OnProgress, SweepProgress
 
 CALIBRATION, MATRIX, SENSITIVITY = PLANS = ("calibration", "audit", "sensitivity")
 
@@ -43,16 +44,16 @@ class _Place:
 
     out: Path
     jobs: int
-    watch: Watch
-    workers: Pool
+    on_progress: OnProgress
+    workers: Workers
 
 
-def audit(asked: AuditOptions, out: Path, jobs: int, watch: Watch = lambda _: None) -> AuditResult:
-    """Run what is missing of an audit, and tell what it came to."""
+def run_audit(asked: AuditOptions, out: Path, jobs: int, on_progress: OnProgress = lambda _: None) -> AuditResult:
+    """Run what is missing of an audit in its folder, and return what it came to."""
     if jobs < 1:
         raise ConfigError(f"--jobs is {jobs}; at least one run must be at work")
-    with pool(jobs) as workers:  # they start when there is work, and stay for all three plans
-        measured = _measured(asked, _Place(out, jobs, watch, workers))
+    with pool(jobs, is_live(asked.config)) as workers:  # they start when there is work, and stay for all three plans
+        measured = _measured(asked, _Place(out, jobs, on_progress, workers))
     return replace(measured, certificates=certificates(measured), seconds=results.seconds(out, _keys(out)))
 
 
@@ -81,22 +82,22 @@ def _run(plan: SweepPlan, place: _Place, before: int, after: int) -> tuple[list[
     """The lines of a plan whose runs are done; the view counts the cells of earlier and later plans too."""
     _forget_what_is_gone(plan, place.out)
 
-    def watch(standing: SweepProgress) -> None:
-        place.watch(whole(standing, before, after))
+    def on_progress(progress: SweepProgress) -> None:
+        place.on_progress(whole(progress, before, after))
 
-    ledger = runner.reproduce([plan], place.out, place.jobs, watch, place.workers)
+    ledger = runner.run_plans([plan], place.out, place.jobs, on_progress, place.workers)
     return results.rows(plan, ledger), ledger
 
 
-def whole(standing: SweepProgress, before: int, after: int) -> SweepProgress:
-    """How far an audit is, from how far one of its plans is.
+def whole(progress: SweepProgress, before: int, after: int) -> SweepProgress:
+    """Return how far an audit is, from how far one of its plans is.
 
     >>> whole(SweepProgress(5, 0, 10, (), 20.0), before=10, after=5)
     SweepProgress(done=15, failed=0, total=25, running=(), left=40.0, ended='')
     """
-    still = max(1, standing.total - standing.done - standing.failed)
-    left = None if standing.left is None else standing.left * (still + after) / still
-    return replace(standing, done=standing.done + before, total=standing.total + before + after, left=left)
+    still = max(1, progress.total - progress.done - progress.failed)
+    left = None if progress.left is None else progress.left * (still + after) / still
+    return replace(progress, done=progress.done + before, total=progress.total + before + after, left=left)
 
 
 def _forget_what_is_gone(plan: SweepPlan, out: Path) -> None:

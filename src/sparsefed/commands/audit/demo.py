@@ -14,8 +14,8 @@ from sparsefed.commands.audit.analysis import PLANS
 from sparsefed.commands.audit.files import CONFIG, NUMBERS, PAGE
 from sparsefed.commands.audit.options import AuditOptions, ask
 from sparsefed.commands.audit.text import who
-from sparsefed.commands.reproduce import ledger as results
 from sparsefed.results.verdict import listed
+from sparsefed.sweeps import ledger as results
 
 COMPARED, BESIDE = "undefended,clipping,sparsefed,multi_krum", "sign_flip"
 

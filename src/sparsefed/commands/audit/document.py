@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from sparsefed import config as configs
 from sparsefed.commands.audit.findings import AuditResult, ends, recommended
 from sparsefed.commands.audit.text import cost_rows, limits, parameters, reasons, rule, verdict, who
-from sparsefed.commands.reproduce.plan import STRONGEST
 from sparsefed.core import toml
 from sparsefed.reports import partitions
 from sparsefed.reports import reproduction as again
@@ -26,6 +25,7 @@ from sparsefed.reports.tradeoff import tradeoffs
 from sparsefed.results.matrix import NO_ATTACK
 from sparsefed.results.numbers import duration, percent
 from sparsefed.results.twins import compare
+from sparsefed.sweeps.plan import STRONGEST
 
 if TYPE_CHECKING:
     import altair as alt

@@ -11,9 +11,9 @@ from sparsefed.commands.audit.document import html
 from sparsefed.commands.audit.findings import AuditResult, recommended
 from sparsefed.commands.audit.text import verdict
 from sparsefed.commands.audit.to_json import as_json
-from sparsefed.commands.reproduce import ledger as results
 from sparsefed.core import toml
 from sparsefed.reports.pictures import write
+from sparsefed.sweeps import ledger as results
 
 PAGE, NUMBERS, CONFIG = "audit.html", "audit.json", "recommended.toml"
 

@@ -13,14 +13,14 @@ from sparsefed.commands.audit.attack_specs import AttackSpec
 from sparsefed.commands.audit.defense_specs import UNDEFENDED, Candidates, DefenseSpec, Facts
 from sparsefed.commands.audit.plan import ATTACK, DEFENSE, Grid, variant_of, with_variant
 from sparsefed.commands.audit.recommend import Candidate, Recommendation
-from sparsefed.commands.reproduce import ledger as results
-from sparsefed.commands.reproduce.ledger import Row
 from sparsefed.config import Config
 from sparsefed.core.types import RunRecord
 from sparsefed.defenses import DEFENSES
 from sparsefed.results.matrix import NO_ATTACK, Entry, Matrix, judged, judgements
 from sparsefed.results.numbers import curve
 from sparsefed.results.summary import summary
+from sparsefed.sweeps import ledger as results
+from sparsefed.sweeps.ledger import Row
 
 SIGHT = ("rows", "all rows", "history", "root", "layers", "model")  # more than norms and sums, ever more
 Pair = tuple[str, str]  # defense, attack

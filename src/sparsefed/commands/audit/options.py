@@ -9,7 +9,6 @@ from pathlib import Path
 from sparsefed import config as configs
 from sparsefed.config import Config
 from sparsefed.core.errors import ConfigError
-from sparsefed.core.threat import WHO
 
 TRIALS, SEEDS, TOLERANCE = 3, 2, 0.02
 SEARCH = 1000  # added to the config's seed for the runs of the search: no reported run is one that was selected
@@ -44,7 +43,7 @@ def read(path: Path, overrides: Sequence[str] = ()) -> Config:
 
 def attacked(config: Config) -> Config:
     """The config, if it says whom its defenses are up against."""
-    if config.attack is None or not any(getattr(config.threat, who) for who in WHO):
+    if not config.is_attacked:
         raise ConfigError(
             "nobody attacks in this config, so there is nothing to audit; say who is compromised and what they want, "
             'for instance [threat] share = 0.02 and [attack] name = "pgd"'

@@ -1,4 +1,4 @@
-"""The runs of an audit, as plans of the runner: an audit is an exhibit that is made in memory.
+"""The runs of an audit, as plans for `sweeps`.
 
     calibration   no defense: unattacked, and under each attack; from the first follow the others' parameters
     audit         every defense: unattacked, and under each attack
@@ -9,7 +9,7 @@ Where nobody attacks the goal stays, as in `run --twins`: attack accuracy there 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,12 +18,11 @@ from sparsefed.commands.audit.attack_specs import AttackSpec, AttackSpecs, foes
 from sparsefed.commands.audit.defense_specs import DefenseSpec
 from sparsefed.commands.audit.options import AuditOptions
 from sparsefed.commands.audit.variants import GIVEN, variants
-from sparsefed.commands.reproduce.exhibit import Exhibit, ExhibitScale
-from sparsefed.commands.reproduce.grid import Combination, twin
-from sparsefed.commands.reproduce.plan import CellGroup, CellSlot, SweepPlan, group
 from sparsefed.config import Config
 from sparsefed.results.matrix import NO_ATTACK
 from sparsefed.results.numbers import significant
+from sparsefed.sweeps.cells import Combination, twin
+from sparsefed.sweeps.plan import CellGroup, CellSlot, SweepPlan, group
 
 DEFENSE, ATTACK, DIAL = "defense", "attack", "dial"
 DIALS = ("k", "clip_norm")
@@ -51,12 +50,7 @@ def grid(asked: AuditOptions) -> Grid:
 
 def pairs(of: Grid, name: str, members: Sequence[DefenseSpec]) -> SweepPlan:
     """Every one of these defenses unattacked and under every attack."""
-    groups = [each for member in members for each in _rows(of, member)]
-    axes: dict[str, Any] = {
-        DEFENSE: {member.name: {} for member in members},
-        ATTACK: {NO_ATTACK: {}, **{foe.name: {} for foe in of.foes.chosen}},
-    }
-    return _plan(name, axes, of.asked.reported, groups)
+    return SweepPlan(name, tuple(each for member in members for each in _rows(of, member)))
 
 
 def _rows(of: Grid, member: DefenseSpec) -> Iterator[CellGroup]:
@@ -81,7 +75,7 @@ def sensitivity(of: Grid, name: str, d: int, varied: Sequence[tuple[DefenseSpec,
             groups.append(_calm({**named, ATTACK: NO_ATTACK}, of.asked.config, table, of.foes.chosen[0], first))
             each = _combination({**named, ATTACK: foe.name}, of.asked.config, table, stronger, {})
             groups.append(group(each, first, ()))
-    return _plan(name, {DEFENSE: {member.name: {} for member, _, _ in varied}}, first, groups)
+    return SweepPlan(name, tuple(groups))
 
 
 def with_variant(of: Grid, foe: AttackSpec, variant: str) -> dict[str, Any]:
@@ -124,21 +118,8 @@ def _calm(
 
 def _calm_slot(values: Mapping[str, str], attacked: Combination, seed: int) -> CellSlot:
     calm = twin(attacked.result(seed), "unattacked")
-    assert calm is not None  # somebody attacks: `asked.attacked`
+    assert calm is not None  # somebody attacks: `options.attacked`
     return CellSlot(values, "result", None, seed, calm)
-
-
-def _plan(name: str, axes: Mapping[str, Any], seeds: Sequence[int], groups: Iterable[CellGroup]) -> SweepPlan:
-    exhibit = Exhibit(
-        name=name,
-        title="An audit",
-        where="not in the paper",
-        question="Which defense holds here?",
-        metrics=("attack_accuracy", "test_accuracy"),
-        axes=dict(axes),
-        scales={"laptop": ExhibitScale(seeds=tuple(seeds))},
-    )
-    return SweepPlan(exhibit, "", tuple(groups))
 
 
 def variant_of(attack: str | None) -> str:

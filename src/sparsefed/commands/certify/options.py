@@ -12,7 +12,7 @@ from sparsefed.commands.certify.attackers import shares
 from sparsefed.commands.certify.certificate import Certificate, certificate
 from sparsefed.commands.certify.l2_bound import l2_route, longest
 from sparsefed.commands.certify.smoothness import Smoothness, is_linear, smoothness
-from sparsefed.commands.certify.subject import Source, read, unattacked
+from sparsefed.commands.certify.subject import Source, of_config, read, unattacked
 from sparsefed.commands.certify.supported import Server, server_of
 from sparsefed.commands.certify.threat_schedules import WORST, omegas, protocols
 from sparsefed.config import Config
@@ -40,6 +40,19 @@ def certify(
     of a config without attackers."""
     check(question)
     return of_source(read(path, overrides, trained), question)
+
+
+def certify_config(config: Config, trained: Path | None = None) -> Certificate:
+    """Return the certificate of a config.
+
+    Args:
+        config: What is certified.
+        trained: The folder of its run without attackers, whose model certified accuracy is about.
+
+    Raises:
+        SparseFedError: If there is no certificate; the message says why.
+    """
+    return of_source(of_config(config, Path(config.name or "the config"), trained), NOTHING_ASKED)
 
 
 def of_source(source: Source, question: Question) -> Certificate:

@@ -15,7 +15,6 @@ from sparsefed import data, runs
 from sparsefed.commands.certify.supported import refuse_several_steps, server_of
 from sparsefed.config import Config, Experiment
 from sparsefed.core.errors import ConfigError, RunError
-from sparsefed.core.threat import WHO
 from sparsefed.core.types import Arrays, Context, RunRecord
 from sparsefed.theory.threat_schedule import ThreatSchedule
 
@@ -70,13 +69,17 @@ def read(path: Path, overrides: Sequence[str] = (), trained: Path | None = None)
     """The source that a path names: a folder is a run, anything else a config, which may have been `trained`, without
     attackers, into a run folder."""
     if not path.is_dir():
-        config = configs.read(path, overrides)
-        arrays, experiment = _built(config)
-        source = Source(path, config, arrays, experiment, tuple(_dealt(experiment)))
-        return source if trained is None else _with_model(source, trained)
+        return of_config(configs.read(path, overrides), path, trained)
     if overrides:
         raise ConfigError(f"{path} is a run, which was what it was; --set is for configs: give {path / runs.CONFIG}")
     return _read_run(path)
+
+
+def of_config(config: Config, path: Path, trained: Path | None = None) -> Source:
+    """Return the source that a config is; `path` is what messages call it."""
+    arrays, experiment = _built(config)
+    source = Source(path, config, arrays, experiment, tuple(_dealt(experiment)))
+    return source if trained is None else _with_model(source, trained)
 
 
 def _read_run(folder: Path) -> Source:
@@ -103,8 +106,7 @@ def _with_model(source: Source, trained: Path) -> Source:
 def unattacked(source: Source) -> Config:
     """A config without its attackers; the goal stays, so that it is the twin that `run --twins` makes."""
     config = source.config
-    attacked = config.attack is not None and any(getattr(config.threat, who) for who in WHO)
-    return configs.twins(config)["unattacked"] if attacked else config
+    return configs.twins(config)["unattacked"] if config.is_attacked else config
 
 
 def _built(config: Config) -> tuple[Arrays, Experiment]:

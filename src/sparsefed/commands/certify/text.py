@@ -55,6 +55,11 @@ def verdict(found: Certificate) -> list[str]:
     ]
 
 
+def in_short(found: Certificate) -> list[str]:
+    """Return the radius, what it is worth and what is certified of test points, a sentence each."""
+    return [_headline(found), next(_worth(found)), *list(_predictions(found))[:1]]
+
+
 def _headline(found: Certificate) -> str:
     sure, distance = {
         "certificate": ("However they attack,", "is at most"),

@@ -12,7 +12,6 @@ from sparsefed.commands.choose_k.probes import probe_ks, with_k
 from sparsefed.config import Config, Named
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.signatures import parameters
-from sparsefed.core.threat import WHO
 from sparsefed.defenses import DEFENSES
 from sparsefed.theory.choice_of_k import check_share
 
@@ -48,11 +47,6 @@ def _without_k(path: Path, overrides: Sequence[str]) -> Config:
 def _takes_k(defense: str) -> bool:
     builder = configs.resolve("defense", defense, {name: rule.builder for name, rule in DEFENSES.items()})
     return any(parameter.name == "k" for parameter in parameters(builder))
-
-
-def attacked(config: Config) -> bool:
-    """Whether anybody attacks."""
-    return config.attack is not None and any(getattr(config.threat, who) for who in WHO)
 
 
 def ask(
@@ -105,7 +99,7 @@ def _check_probes(config: Config, probe: str | None, rounds: int | None, trials:
         raise ConfigError(f"--probe-rounds is {rounds}; at least 1 is needed")
     if trials is not None and trials < 1:
         raise ConfigError(f"--tune is {trials}; at least 1 trial is needed")
-    if trials is not None and not attacked(config):
+    if trials is not None and not config.is_attacked:
         raise ConfigError("--tune is for an attack, but nobody attacks in this config; add [threat] and [attack]")
     probe_ks(probe, 2**62)  # refuses what are no k's; those beyond the model's size are refused once it is known
     with_k(config, 1, rounds)

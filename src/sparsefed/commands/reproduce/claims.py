@@ -24,8 +24,8 @@ from typing import Literal
 
 from sparsefed.commands.reproduce.exhibit import COMPARING, TRENDS, Claim, Exhibit, Pick
 from sparsefed.commands.reproduce.grid import matches
-from sparsefed.commands.reproduce.ledger import Row
-from sparsefed.commands.reproduce.measures import measure
+from sparsefed.results.measures import measure
+from sparsefed.sweeps.ledger import Row
 
 RULE = (
     "A claim holds at a combination if the difference of the means over seeds has the stated sign and size and exceeds "

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-from sparsefed.commands.reproduce import ledger as results
 from sparsefed.commands.reproduce.claims import HOLDS, NOT, PART, RULE, UNTESTED, Judged, MetricEntry, entries, judge
 from sparsefed.commands.reproduce.exhibit import Exhibit, Paper, PaperRow
-from sparsefed.commands.reproduce.grid import matches, scaled
-from sparsefed.commands.reproduce.ledger import Row
+from sparsefed.commands.reproduce.grid import ExhibitPlan, matches, scaled
 from sparsefed.commands.reproduce.load import load_paper
-from sparsefed.commands.reproduce.measures import measure
-from sparsefed.commands.reproduce.plan import FIXED, STRONGEST, SweepPlan
+from sparsefed.results.measures import measure
+from sparsefed.sweeps import ledger as results
+from sparsefed.sweeps.ledger import Row
+from sparsefed.sweeps.plan import FIXED, STRONGEST
 
 DNC = "DNC"
 OURS = (
@@ -47,15 +47,13 @@ class ExhibitResult:
         return f"{self.exhibit.name}.{self.scale}"
 
 
-def outcome(plan: SweepPlan, out: Path, folder: Traversable | None = None) -> ExhibitResult:
-    """From the results file of a plan."""
-    rows = results.read(results.path(out, plan))
-    expected = [group.values for group in plan.groups]
-    judged = judge(plan.exhibit, rows, expected)
+def outcome(plan: ExhibitPlan, out: Path, folder: Traversable | None = None) -> ExhibitResult:
+    """Return what the results file of a plan comes to."""
+    exhibit, rows = plan.exhibit, results.read(results.path(out, plan.sweep))
+    judged = judge(exhibit, rows, [group.values for group in plan.sweep.groups])
     seconds = results.seconds(out, {row["key"] for row in rows})
-    return ExhibitResult(
-        plan.exhibit, plan.scale, tuple(rows), load_paper(plan.exhibit, folder), tuple(judged), seconds
-    )
+    paper = load_paper(exhibit, folder)
+    return ExhibitResult(exhibit, plan.sweep.scale, tuple(rows), paper, tuple(judged), seconds)
 
 
 # --- rows and columns ------------------------------------------------------------------------------------------------

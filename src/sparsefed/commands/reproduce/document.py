@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from sparsefed.commands.reproduce import ledger as results
 from sparsefed.commands.reproduce.claims import HOLDS, Judged
 from sparsefed.commands.reproduce.comparison import (
     ExhibitResult,
@@ -23,6 +22,7 @@ from sparsefed.reports.markup import Html, code, element, folded, joined, table
 from sparsefed.reports.pictures import picture, write
 from sparsefed.reports.shell import figure, figures, page, section
 from sparsefed.results.numbers import duration
+from sparsefed.sweeps import ledger as results
 
 MOST_SHOWN = 6  # of the comparisons behind a verdict
 

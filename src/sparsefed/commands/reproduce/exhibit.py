@@ -10,10 +10,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-Table = dict[str, Any]  # a part of a config
+from sparsefed.sweeps.cells import Table, Twin
+
 SCALES = ("smoke", "laptop", "paper")
 ScaleName = Literal["smoke", "laptop", "paper"]
-Twin = Literal["unattacked", "plain"]
 
 
 def _several(given: Any) -> Any:

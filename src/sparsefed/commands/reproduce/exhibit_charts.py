@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 from sparsefed.commands.reproduce.claims import MetricEntry, entries
 from sparsefed.commands.reproduce.exhibit import Chart, Exhibit, Paper, Pick
 from sparsefed.commands.reproduce.grid import matches
-from sparsefed.commands.reproduce.ledger import Row
 from sparsefed.commands.reproduce.load import ROUND
-from sparsefed.commands.reproduce.measures import measure
 from sparsefed.reports.lines import CONFIG, DASHES, INK, LEGEND, PALETTE, SIZE, log_ticks
+from sparsefed.results.measures import measure
 from sparsefed.results.numbers import points as points_of
 from sparsefed.results.numbers import significant
+from sparsefed.sweeps.ledger import Row
 
 if TYPE_CHECKING:
     import altair as alt

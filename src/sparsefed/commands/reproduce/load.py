@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from sparsefed.commands.reproduce.exhibit import BOUNDS, COMPARING, SCALES, Claim, Exhibit, ExhibitScale, Paper
-from sparsefed.commands.reproduce.measures import MEASURES
 from sparsefed.core.errors import ConfigError, unknown
+from sparsefed.results.measures import MEASURES
 
 Record = TypeVar("Record", bound=BaseModel)
 ROUND = "round"  # what a chart may have on its x axis beside axes and metrics

@@ -26,11 +26,11 @@ from sparsefed.commands.reproduce.comparison import (
 )
 from sparsefed.commands.reproduce.document import save
 from sparsefed.commands.reproduce.exhibit import Exhibit
+from sparsefed.commands.reproduce.grid import ExhibitPlan
 from sparsefed.commands.reproduce.load import load, names
-from sparsefed.commands.reproduce.plan import SweepPlan
-from sparsefed.commands.reproduce.runner import RunningCell, SweepProgress
 from sparsefed.core.dtypes import has_bfloat16
 from sparsefed.results.numbers import duration
+from sparsefed.sweeps.progress import RunningCell, SweepProgress
 
 COLOURS = {HOLDS: "green", PART: "yellow", NOT: "red", UNTESTED: "dim"}
 MOST_SHOWN = 3  # of the comparisons against a claim
@@ -120,7 +120,7 @@ def _laptop(exhibit: Exhibit) -> str:
     return "" if scale.est_minutes is None else f"about {scale.est_minutes:.0f} min on 2 cores"
 
 
-def told(plans: Sequence[SweepPlan], out: Path) -> Iterator[Table | str]:
+def told(plans: Sequence[ExhibitPlan], out: Path) -> Iterator[Table | str]:
     """What exhibits came to, after their pages and pictures are written: tables, and lines with markup."""
     by: dict[str, None] = {}
     for plan in plans:

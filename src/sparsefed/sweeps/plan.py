@@ -1,7 +1,7 @@
-"""Which runs an exhibit needs, in the order in which its results are told, and which attack a search settles on.
+"""Which runs a sweep needs, in the order in which its results are written, and which attack a search settles on.
 
-For each combination of the axes: the trials of the search, a variant of the attack each; then, for each seed, the run
-that is reported and its twins. What is reported depends on the search, so it is known only once that is done.
+For each combination: the trials of the search, a variant of the attack each; then, for each seed, the run that is
+reported and its twins. What is reported depends on the search, so it is known only once that is done.
 """
 
 from __future__ import annotations
@@ -11,9 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from sparsefed.commands.reproduce.exhibit import Exhibit, ExhibitScale, Table, Twin
-from sparsefed.commands.reproduce.grid import Combination, SweepCell, combinations, twin
-from sparsefed.commands.reproduce.load import ROUND, scale_of
+from sparsefed.sweeps.cells import Combination, SweepCell, Table, Twin, twin
 
 Role = Literal["search", "result", "twin", "plain"]
 ROLES: dict[Twin, Role] = {"unattacked": "twin", "plain": "plain"}
@@ -55,35 +53,16 @@ class CellGroup:
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """An exhibit at a scale; one that was made in memory has none."""
+    """Named runs in the order of their lines, and where these are written."""
 
-    exhibit: Exhibit
-    scale: str
+    name: str  # also what every line and the title of every cell begin with
     groups: tuple[CellGroup, ...]
+    scale: str = ""  # in every line and in the file's name; '' where the plan has no scales
+    curves: tuple[str, ...] = ()  # the metrics whose way through the rounds belongs to the results
 
     @property
-    def name(self) -> str:
-        return f"{self.exhibit.name}.{self.scale}" if self.scale else self.exhibit.name
-
-    @property
-    def curves(self) -> tuple[str, ...]:
-        """The metrics whose way through the rounds belongs to the results."""
-        chart = self.exhibit.chart
-        return chart.y if chart is not None and chart.x == ROUND else ()
-
-
-def plan(exhibit: Exhibit, scale: str) -> SweepPlan:
-    """The runs of an exhibit at a scale; every config is checked on the way."""
-    if exhibit.kind == "formula":
-        return SweepPlan(exhibit, scale, ())
-    chosen = scale_of(exhibit, scale)
-    return SweepPlan(exhibit, scale, tuple(_group(exhibit, chosen, each) for each in combinations(exhibit, scale)))
-
-
-def _group(exhibit: Exhibit, scale: ExhibitScale, each: Combination) -> CellGroup:
-    kinds = exhibit.twins if scale.twins is None else scale.twins
-    search = exhibit.search
-    return group(each, scale.seeds, kinds, *((search.seed, search.set) if search else ()))
+    def file(self) -> str:
+        return f"{self.name}.{self.scale}.jsonl" if self.scale else f"{self.name}.jsonl"
 
 
 def group(
@@ -108,7 +87,7 @@ def _outcome(each: Combination, seed: int, variant: str | None, kinds: tuple[Twi
     cell = each.result(seed, variant)
     found = {kind: twin(cell, kind) for kind in kinds}
     twins = {kind: other for kind, other in found.items() if other is not None}
-    attack = (variant or FIXED) if cell.attacked else None
+    attack = (variant or FIXED) if cell.config.is_attacked else None
     yield CellSlot(each.values, "result", attack, seed, cell, twins)
     for kind, other in twins.items():
         yield CellSlot(each.values, ROLES[kind], attack, seed, other)

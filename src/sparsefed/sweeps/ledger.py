@@ -1,6 +1,6 @@
-"""Results as lines of JSON, a file an exhibit and scale: read back, put in order, written in one step.
+"""Results as lines of JSON, a file a plan: read back, put in order, written in one step.
 
-A line is a run: where it stands in the exhibit, its key and what was measured. Nothing in it depends on when, where or
+A line is a run: where it stands in the plan, its key and what was measured. Nothing in it depends on when, where or
 how often the runner was interrupted, so equal cells make equal files.
 """
 
@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from sparsefed import runs
-from sparsefed.commands.reproduce import cells
-from sparsefed.commands.reproduce.grid import SweepCell
-from sparsefed.commands.reproduce.plan import CellGroup, CellSlot, Metrics, SweepPlan, strongest
 from sparsefed.core.errors import RunError
 from sparsefed.core.types import RunRecord
+from sparsefed.results import measures
+from sparsefed.sweeps import run_cell
+from sparsefed.sweeps.cells import SweepCell
+from sparsefed.sweeps.plan import CellGroup, CellSlot, Metrics, SweepPlan, strongest
 
 CELLS, FAILED, TIMINGS = "cells", "failed", "timings.jsonl"
 BRIEFLY = ("test_accuracy", "attack_accuracy", "attack_mean", "converged")  # of runs that are not reported themselves
@@ -27,8 +28,8 @@ Row = Mapping[str, Any]
 
 
 def path(out: Path, plan: SweepPlan) -> Path:
-    """Where the results of an exhibit at a scale are."""
-    return out / f"{plan.name}.jsonl"
+    """Return where the lines of a plan are."""
+    return out / plan.file
 
 
 def folder(out: Path, key: str) -> Path:
@@ -115,7 +116,7 @@ class Ledger:
 
     def _record(self, key: str) -> RunRecord | None:
         if key not in self._records:
-            self._records[key] = cells.finished(folder(self._out, key))
+            self._records[key] = run_cell.finished(folder(self._out, key))
         return self._records[key]
 
     def row(self, plan: SweepPlan, slot: CellSlot) -> Row | None:
@@ -133,14 +134,14 @@ class Ledger:
         return self._measured(plan, slot, record, name)
 
     def _measured(self, plan: SweepPlan, slot: CellSlot, record: RunRecord, name: str) -> Row:
-        found = cells.metrics(record)
+        found = measures.metrics(record)
         if slot.role != "result":
             found = {metric: value for metric, value in found.items() if metric in BRIEFLY}
         others = {kind: self._record(cell.key) for kind, cell in slot.twins.items()}
         there = {str(kind): other for kind, other in others.items() if other is not None}
-        row = _row(plan, slot, "done", found | cells.versus(record, there), tuple(there))
+        row = _row(plan, slot, "done", found | measures.versus(record, there), tuple(there))
         if _curved(plan, slot):
-            row["curves"] = cells.curves(record, plan.curves)
+            row["curves"] = measures.curves(record, plan.curves)
         if len(there) == len(others):  # otherwise a twin is still to come
             self._rows[name] = row
         return row
@@ -160,7 +161,7 @@ def _curved(plan: SweepPlan, slot: CellSlot) -> bool:
 
 def _row(plan: SweepPlan, slot: CellSlot, status: str, metrics: Metrics, twins: Sequence[str] = ()) -> dict[str, Any]:
     return {
-        "exhibit": plan.exhibit.name,
+        "exhibit": plan.name,
         "scale": plan.scale,
         "cell": dict(slot.values),
         "attack": slot.attack,
@@ -178,7 +179,7 @@ def _id(row: Row) -> str:
     return json.dumps([row[key] for key in ("exhibit", "scale", "cell", "role", "seed", "key", "attack")])
 
 
-# --- an exhibit as a whole -------------------------------------------------------------------------------------------
+# --- a plan as a whole -----------------------------------------------------------------------------------------------
 
 
 def slots(plan: SweepPlan, ledger: Ledger) -> list[CellSlot]:
