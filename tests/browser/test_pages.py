@@ -29,7 +29,7 @@ from sparsefed.reports.partitions import Dealt
 from sparsefed.reports.partitions import html as partition_page
 from sparsefed.reports.shell import page, section
 from sparsefed.reports.tradeoff import sweeps
-from sparsefed.results.matrix import CALM, Matrix, judged, judgements, matrices
+from sparsefed.results.matrix import NO_ATTACK, Matrix, judged, judgements, matrices
 from tests.support.pages import BROWSER, Page, Text, browser, luminance
 from tests.support.records import demo, evaluated, plausible, record
 
@@ -66,14 +66,14 @@ def test_a_matrix_by_hand() -> None:
             ended("mean", None, 0.1, 0.9),
         ]
     )
-    assert found.setting == "" and found.defenses == ("krum", "mean") and found.attacks == (CALM, "pgd", "flip")
+    assert found.setting == "" and found.defenses == ("krum", "mean") and found.attacks == (NO_ATTACK, "pgd", "flip")
     entry = found.entries["krum", "pgd"]
     assert entry.seeds == 2 and entry.attack == pytest.approx(0.3) and entry.test == pytest.approx(0.7)
     assert entry.spread == pytest.approx(0.2)
     assert found.lost("mean", "flip") == pytest.approx(0.6)  # against its own run without attackers
     assert found.lost("krum", "pgd") == pytest.approx(0.2)  # against the best there is
     assert found.gained("krum", "pgd") == pytest.approx(0.3) and found.gained("mean", "flip") is None
-    assert set(found.entries) == {("krum", "pgd"), ("mean", "flip"), ("mean", CALM)}
+    assert set(found.entries) == {("krum", "pgd"), ("mean", "flip"), ("mean", NO_ATTACK)}
 
 
 def test_what_tells_rows_columns_and_settings_apart() -> None:

@@ -31,11 +31,11 @@ from sparsefed.commands.audit.defense_specs import UNDEFENDED, Facts, panel
 from sparsefed.commands.audit.plan import grid, turned
 from sparsefed.commands.audit.recommend import ORDER, TIE, WIDEST, Candidate, Recommendation, recommend
 from sparsefed.commands.audit.variants import GIVEN, numbers, variants
-from sparsefed.commands.reproduce.pool import Pool
 from sparsefed.config import Config
 from sparsefed.core.errors import ConfigError
 from sparsefed.defenses import DEFENSES
 from sparsefed.results.matrix import Judgement
+from sparsefed.sweeps.pool import Pool
 from tests.support.pages import BROWSER, Page, Text, browser
 
 TOOL = [sys.executable, "-m", "sparsefed.cli"]
@@ -71,7 +71,7 @@ def parsed(**tables: Any) -> Config:
     return configs.parse({**tomllib.loads(CONFIG), **tables})
 
 
-def asked(config: Config | None = None, **options: Any) -> audits.Asked:
+def asked(config: Config | None = None, **options: Any) -> audits.AuditOptions:
     return audits.ask(config or parsed(), **options)
 
 
@@ -114,9 +114,9 @@ def test_who_costs_too_much_unattacked_is_out_and_named_where_nobody_else_holds(
     found = chosen(defense("dear", 0.85, 0.0), defense("leaky", 0.9, 0.3))
     assert found.name == "leaky" and not found.holds
     assert "costs 5.0 points" in found.passed_over["dear"]
-    assert found.dearer == pytest.approx({"dear": 0.05})
+    assert found.holds_but_costs_more == pytest.approx({"dear": 0.05})
     assert chosen(defense("dear", 0.85, 0.0), tolerance=0.05).name == "dear"  # on the edge it is let in
-    assert chosen(defense("dear", 0.85, 0.0), defense("good", 0.9, 0.01)).dearer == {}
+    assert chosen(defense("dear", 0.85, 0.0), defense("good", 0.9, 0.01)).holds_but_costs_more == {}
 
 
 def test_of_equals_the_one_that_sees_least_wins_then_the_quietest_then_the_first() -> None:
@@ -438,11 +438,11 @@ def test_the_same_command_runs_nothing_again(
     copied = Path(shutil.copytree(finished, tmp_path / "out"))
     monkeypatch.setattr(Pool, "start", no_workers)
     question = asked(audits.read(home / "mine.toml"), defenses=COMPARED, attacks=BESIDE, trials=2, seeds=2)
-    outcome = audits.audit(question, copied, 1)
+    outcome = audits.run_audit(question, copied, 1)
     assert {k: v for k, v in audits.as_json(outcome).items() if k != "timing"} == steady(copied)
     shutil.rmtree(next((copied / "cells").iterdir()))
     with pytest.raises(AssertionError, match="workers were asked for"):
-        audits.audit(question, copied, 1)  # what was deleted is run again, although its results are there
+        audits.run_audit(question, copied, 1)  # what was deleted is run again, although its results are there
 
 
 def test_killed_and_called_again_it_is_the_same(finished: Path, home: Path) -> None:
@@ -522,7 +522,7 @@ def test_a_refused_audit_leaves_nothing_behind(
 def test_a_task_that_is_not_learned_is_none_to_audit(tmp_path: Path) -> None:
     config = parsed(train={"cohort": 10, "lr": 1e-9}, rounds=2)
     with pytest.raises(ConfigError, match=r"does not learn .* nothing to defend"):
-        audits.audit(asked(config, defenses="clipping", trials=1, seeds=1), tmp_path, 1)
+        audits.run_audit(asked(config, defenses="clipping", trials=1, seeds=1), tmp_path, 1)
 
 
 # --- the demo --------------------------------------------------------------------------------------------------------
@@ -548,9 +548,9 @@ def test_the_demo_is_a_small_audit_that_goes_on_and_starts_anew(
     assert len(cells) == 12
     (out / "mine.txt").write_text("not the audit's")
     monkeypatch.setattr(Pool, "start", no_workers)
-    assert audits.audit(audits.demo(SMALL[1::2]), out, 2).problem is None  # called again, it shows what there is
+    assert audits.run_audit(audits.demo(SMALL[1::2]), out, 2).problem is None  # called again, it shows what there is
     with pytest.raises(AssertionError, match="workers were asked for"):
-        audits.audit(audits.demo([*SMALL[1::2], "seed=1"]), out, 2)  # other settings are other runs, beside these
+        audits.run_audit(audits.demo([*SMALL[1::2], "seed=1"]), out, 2)  # other settings are other runs, beside these
     assert {path.name: path.stat().st_mtime_ns for path in (out / "cells").iterdir()} == cells
     audits.forget(out)
     assert sorted(path.name for path in out.iterdir()) == [".lock", "mine.txt"]

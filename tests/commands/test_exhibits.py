@@ -16,9 +16,9 @@ from benchmarks.exhibit_minutes import estimate
 from sparsefed.commands.reproduce import grid
 from sparsefed.commands.reproduce import load as reading
 from sparsefed.commands.reproduce.exhibit import BOUNDS, COMPARING, Claim, Exhibit
-from sparsefed.commands.reproduce.grid import Combination, matches, twin
-from sparsefed.commands.reproduce.plan import plan
+from sparsefed.commands.reproduce.grid import matches, plan
 from sparsefed.config import resolve
+from sparsefed.sweeps.cells import Combination, twin
 
 NAMES = reading.names()
 
@@ -115,7 +115,7 @@ def test_laptop_takes_an_hour_at_most(name: str) -> None:
 @pytest.mark.parametrize("name", RUNS)
 def test_smoke_is_tiny(name: str) -> None:
     planned = plan(reading.load(name), "smoke")
-    assert sum(len(group.trials) + group.coming for group in planned.groups) <= 24
+    assert sum(len(group.trials) + group.coming for group in planned.sweep.groups) <= 24
     for each in combinations(name, "smoke"):
         config = each.result(0, next(iter(each.variants), None)).config
         assert config.rounds <= 6

@@ -21,10 +21,13 @@ from sparsefed.commands.reproduce.comparison import body, columns, outcome
 from sparsefed.commands.reproduce.document import html, save
 from sparsefed.commands.reproduce.exhibit import Exhibit
 from sparsefed.commands.reproduce.exhibit_charts import charts, together
-from sparsefed.commands.reproduce.plan import plan, strongest
-from sparsefed.commands.reproduce.runner import reproduce
+from sparsefed.commands.reproduce.grid import plan
+from sparsefed.commands.reproduce.run import run_exhibits
 from sparsefed.core.errors import ConfigError
 from sparsefed.reports.pictures import picture
+from sparsefed.sweeps.cells import cell as cell_of
+from sparsefed.sweeps.cells import twin
+from sparsefed.sweeps.plan import strongest
 from sparsefed.theory import ensembles
 from tests.support.exhibits_tiny import PAPER, TINY, row
 
@@ -149,7 +152,7 @@ def test_nobody_attacks_where_the_axis_says_so() -> None:
     nobody = grid.combinations(tiny(), "smoke")[-1]
     assert nobody.values["defense"] == "Nobody" and not nobody.variants
     cell = nobody.result(0)
-    assert not cell.attacked and cell.config.attack is None and grid.twin(cell, "unattacked") is None
+    assert not cell.config.is_attacked and cell.config.attack is None and twin(cell, "unattacked") is None
 
 
 def test_skip_and_only_choose_combinations() -> None:
@@ -166,11 +169,11 @@ def test_skip_and_only_choose_combinations() -> None:
 def test_a_key_is_the_config_and_nothing_else(changed: str, value: int) -> None:
     table: dict[str, Any] = grid.combinations(tiny(), "smoke")[1].result(0).table
     override = f"{changed}={'x' * value if changed == 'name' else value * 10}"
-    one, other = grid.cell(configs.parse(table)), grid.cell(configs.parse(table, [override]))
+    one, other = cell_of(configs.parse(table)), cell_of(configs.parse(table, [override]))
     assert (one.key == other.key) == (one.table == other.table)
     assert (one.key == other.key) == (changed == "name" or one.table == configs.dump(configs.parse(table, [override])))
     shuffled = dict(reversed(list(table.items())))
-    assert grid.cell(configs.parse(shuffled)).key == one.key
+    assert cell_of(configs.parse(shuffled)).key == one.key
 
 
 def test_what_was_scaled_is_told_key_by_key() -> None:
@@ -314,7 +317,7 @@ def test_impossible_ensembles_are_refused(n: int, m: int, k: int) -> None:
 
 def test_a_formula_is_an_exhibit(tmp_path: Path) -> None:
     one = plan(reading.parse("bounds", BOUNDS), "paper")
-    reproduce([one], tmp_path, jobs=1)
+    run_exhibits([one], tmp_path, jobs=1)
     found = outcome(one, tmp_path)
     assert len(found.rows) == len(ensembles.SIZES) * len(ensembles.SHARES)
     assert found.judged[0].verdict == PART  # 68 of 10 000 are 0.68 %

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from sparsefed.commands.reproduce import ledger as results
 from sparsefed.commands.reproduce import load as reading
 from sparsefed.commands.reproduce.claims import HOLDS, judge
-from sparsefed.commands.reproduce.ledger import Ledger
-from sparsefed.commands.reproduce.plan import Plan, plan
+from sparsefed.commands.reproduce.grid import plan
+from sparsefed.sweeps import ledger as results
+from sparsefed.sweeps.ledger import Ledger
+from sparsefed.sweeps.plan import SweepPlan
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "results"
@@ -38,8 +39,8 @@ def test_what_is_promised_is_there() -> None:
     assert set(NAMES) >= PROMISED
 
 
-def planned(name: str) -> Plan:
-    return plan(reading.load(name), "laptop")
+def planned(name: str) -> SweepPlan:
+    return plan(reading.load(name), "laptop").sweep
 
 
 @pytest.mark.parametrize("name", NAMES)

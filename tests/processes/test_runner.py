@@ -19,24 +19,26 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from sparsefed.commands.reproduce import ledger as results
 from sparsefed.commands.reproduce import load as reading
-from sparsefed.commands.reproduce import pool, runner
-from sparsefed.commands.reproduce.ledger import Ledger
-from sparsefed.commands.reproduce.plan import Plan, plan
-from sparsefed.commands.reproduce.runner import Running, Standing, failures, reproduce
+from sparsefed.commands.reproduce.grid import plan
 from sparsefed.commands.reproduce.view import ReproduceView
-from sparsefed.commands.reproduce.worker import ABANDONED
 from sparsefed.core.errors import ConfigError, RunError
 from sparsefed.core.rng import rng
+from sparsefed.sweeps import ledger as results
+from sparsefed.sweeps import pool, runner
+from sparsefed.sweeps.ledger import Ledger
+from sparsefed.sweeps.plan import SweepPlan
+from sparsefed.sweeps.progress import Clock, RunningCell, SweepProgress
+from sparsefed.sweeps.runner import failures, run_plans
+from sparsefed.sweeps.worker import ABANDONED
 from tests.support.exhibits_tiny import TINY
 
 KILLS = 10
 LINUX = sys.platform.startswith("linux")
 
 
-def planned(text: str = TINY, name: str = "tiny") -> Plan:
-    return plan(reading.parse(name, text), "smoke")
+def planned(text: str = TINY, name: str = "tiny") -> SweepPlan:
+    return plan(reading.parse(name, text), "smoke").sweep
 
 
 def read(out: Path) -> bytes:
@@ -47,7 +49,7 @@ def read(out: Path) -> bytes:
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny exhibit, run once in peace."""
     out = tmp_path_factory.mktemp("undisturbed")
-    ledger = reproduce([planned()], out, jobs=2)
+    ledger = run_plans([planned()], out, jobs=2)
     assert not ledger.failed
     return out
 
@@ -101,7 +103,7 @@ def test_numbers_are_those_of_the_run_folders(undisturbed: Path) -> None:
 def test_finished_cells_are_not_run_again(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = read(copied)
     monkeypatch.setattr(runner, "pool", _no_workers)
-    reproduce([planned()], copied, jobs=2)
+    run_plans([planned()], copied, jobs=2)
     assert read(copied) == before
 
 
@@ -109,11 +111,11 @@ def test_results_alone_are_enough_and_folders_alone_are_enough(copied: Path, mon
     before = read(copied)
     monkeypatch.setattr(runner, "pool", _no_workers)
     shutil.move(copied / "cells", copied / "elsewhere")
-    reproduce([planned()], copied, jobs=1)
+    run_plans([planned()], copied, jobs=1)
     assert read(copied) == before
     shutil.move(copied / "elsewhere", copied / "cells")
     (copied / "tiny.smoke.jsonl").unlink()
-    reproduce([planned()], copied, jobs=1)
+    run_plans([planned()], copied, jobs=1)
     assert read(copied) == before
 
 
@@ -127,7 +129,7 @@ def test_a_line_written_before_its_twin_was_done_is_completed(copied: Path, monk
     text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows if row["role"] != "twin")
     (copied / "tiny.smoke.jsonl").write_text(text)
     monkeypatch.setattr(runner, "pool", _no_workers)
-    reproduce([planned()], copied, jobs=1)
+    run_plans([planned()], copied, jobs=1)
     assert read(copied) == before
 
 
@@ -164,12 +166,12 @@ def _forked(out: Path) -> tuple[int, int]:
         null = os.open(os.devnull, os.O_RDWR)
         for stream in range(3):
             os.dup2(null, stream)
-        reproduce([planned()], out, jobs=2, watch=functools.partial(_say, mouth))
+        run_plans([planned()], out, jobs=2, on_progress=functools.partial(_say, mouth))
     finally:
         os._exit(0)
 
 
-def _say(mouth: int, standing: Standing) -> None:
+def _say(mouth: int, standing: SweepProgress) -> None:
     if standing.ended or any(each.round for each in standing.running):
         os.write(mouth, b".")
 
@@ -215,20 +217,20 @@ def test_killed_at_random_the_results_are_the_same(undisturbed: Path, tmp_path: 
         os.close(ear)
         assert _soon(lambda pids=workers: all(map(_gone, pids))), "workers outlived their parent"  # type: ignore[misc]
     assert cut >= KILLS - 2  # otherwise the exhibit is too short to say anything
-    reproduce([planned()], tmp_path, jobs=2)
+    run_plans([planned()], tmp_path, jobs=2)
     assert read(tmp_path) == read(undisturbed)
     assert not list((tmp_path / "cells").glob("*/*.partial"))
 
 
 def test_a_worker_whose_input_ends_ends(tmp_path: Path) -> None:
     """So it goes where the system does not kill children with their parents."""
-    worker = [sys.executable, "-m", "sparsefed.commands.reproduce.worker"]
+    worker = [sys.executable, "-m", "sparsefed.sweeps.worker"]
     done = subprocess.run(worker, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, cwd=tmp_path)
     assert done.returncode == ABANDONED and not done.stdout
 
 
 def test_interrupted_politely_it_saves_what_it_has(tmp_path: Path) -> None:
-    def watch(standing: Standing) -> None:
+    def watch(standing: SweepProgress) -> None:
         if any(each.round for each in standing.running):
             raise KeyboardInterrupt
 
@@ -236,7 +238,7 @@ def test_interrupted_politely_it_saves_what_it_has(tmp_path: Path) -> None:
         "checkpoint_every = 4", "checkpoint_every = 1000"
     )
     with pytest.raises(KeyboardInterrupt):
-        reproduce([planned(text)], tmp_path, jobs=1, watch=watch)
+        run_plans([planned(text)], tmp_path, jobs=1, on_progress=watch)
     (manifest,) = [json.loads(path.read_text()) for path in (tmp_path / "cells").glob("*/manifest.json")]
     assert manifest["status"] == "interrupted" and 0 < manifest["round"] < 4000
     assert list((tmp_path / "cells").glob("*/checkpoint.safetensors"))
@@ -265,9 +267,9 @@ seeds = [0, 1]
 
 def test_a_cell_that_fails_does_not_stop_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[2]), *sys.path]))
-    one = plan(reading.parse("failing", FAILING), "smoke")
+    one = planned(FAILING, "failing")
     ended: list[str] = []
-    ledger = reproduce([one], tmp_path, jobs=1, watch=lambda standing: ended.append(standing.ended))
+    ledger = run_plans([one], tmp_path, jobs=1, on_progress=lambda standing: ended.append(standing.ended))
     rows = results.read(tmp_path / "failing.smoke.jsonl")
     assert [(row["cell"]["model"], row["status"]) for row in rows] == [
         (model, status)
@@ -293,39 +295,39 @@ def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "config.toml.partial").symlink_to("/dev/full")
     with pytest.raises(RunError, match=r"cannot write to .* \(No space left on device\).*same command again"):
-        reproduce([one], tmp_path, jobs=1)
+        run_plans([one], tmp_path, jobs=1)
 
 
 def test_no_space_for_the_results_is_one_sentence(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "pool", _no_workers)
     (copied / "tiny.smoke.jsonl.partial").symlink_to("/dev/full")
     with pytest.raises(RunError, match=r"cannot write to .* \(No space left on device\)"):
-        reproduce([planned()], copied, jobs=1)
+        run_plans([planned()], copied, jobs=1)
 
 
 def test_a_file_in_the_place_of_the_folder_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("no folder")
     with pytest.raises(RunError, match="cannot write to"):
-        reproduce([planned()], tmp_path / "out", jobs=1)
+        run_plans([planned()], tmp_path / "out", jobs=1)
 
 
 def test_damaged_results_are_one_sentence(copied: Path) -> None:
     with (copied / "tiny.smoke.jsonl").open("a") as file:
         file.write("{}\n")
     with pytest.raises(RunError, match=r"is damaged .*line 19.*delete it"):
-        reproduce([planned()], copied, jobs=1)
+        run_plans([planned()], copied, jobs=1)
 
 
 def test_two_runners_in_one_folder_are_refused(copied: Path) -> None:
     from sparsefed import runs
 
     with runs.locked(copied), pytest.raises(RunError, match="another process is working on"):
-        reproduce([planned()], copied, jobs=1)
+        run_plans([planned()], copied, jobs=1)
 
 
 def test_no_jobs_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="at least one"):
-        reproduce([planned()], tmp_path, jobs=0)
+        run_plans([planned()], tmp_path, jobs=0)
 
 
 # --- cores -----------------------------------------------------------------------------------------------------------
@@ -340,7 +342,7 @@ def test_workers_share_the_cores(monkeypatch: pytest.MonkeyPatch, cores: int, jo
 def test_time_left_counts_rounds_at_their_measured_rates() -> None:
     one = planned()
     cells = [slot.cell for slot in one.groups[0].trials]
-    clock = runner._Clock()
+    clock = Clock()
     assert clock.rate(cells[0]) is None
     clock.learn(cells[0], 8.0, 40)
     clock.learn(cells[0], 8.0, 40)
@@ -363,8 +365,8 @@ def test_time_left_does_not_double_while_a_worker_is_between_two_cells(tmp_path:
 
 def test_a_view_shows_cells_rounds_and_time_left() -> None:
     screen, paper = io.StringIO(), io.StringIO()
-    running = (Running("tiny · One · Clipping · seed 0", 12, 24),)
-    standing = Standing(3, 1, 18, running, 75.0, "tiny · One · SparseFed · seed 1: done")
+    running = (RunningCell("tiny · One · Clipping · seed 0", 12, 24),)
+    standing = SweepProgress(3, 1, 18, running, 75.0, "tiny · One · SparseFed · seed 1: done")
     for stream, terminal in ((screen, True), (paper, False)):
         with ReproduceView(Console(file=stream, force_terminal=terminal, width=120)) as view:
             view.show(dataclasses.replace(standing, ended=""))

@@ -13,8 +13,8 @@ import torch
 
 from sparsefed.commands.reproduce import load as reading
 from sparsefed.commands.reproduce import view
-from sparsefed.commands.reproduce.plan import plan
-from sparsefed.commands.reproduce.runner import reproduce
+from sparsefed.commands.reproduce.grid import plan
+from sparsefed.commands.reproduce.run import run_exhibits
 from sparsefed.core import dtypes as arithmetic
 from sparsefed.core.dtypes import computed_in, has_bfloat16
 from tests.support.configs import BASE, experiment, run
@@ -75,10 +75,10 @@ def test_the_runner_says_it_for_its_workers(
 ) -> None:
     without(monkeypatch)
     half = TINY.replace("set.train = { cohort = 10", 'set.train = { dtype = "bfloat16", cohort = 10')
-    reproduce([plan(reading.parse("tiny", half), "smoke")], tmp_path, 2)
+    run_exhibits([plan(reading.parse("tiny", half), "smoke")], tmp_path, 2)
     assert [sentence.startswith(SENTENCE) for sentence in said(caplog)] == [True]
     caplog.clear()
-    reproduce([plan(reading.parse("tiny", TINY), "smoke")], tmp_path, 2)
+    run_exhibits([plan(reading.parse("tiny", TINY), "smoke")], tmp_path, 2)
     assert not said(caplog)
 
 

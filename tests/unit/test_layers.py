@@ -17,6 +17,7 @@ LAYERS = (
     ("simulation",),
     ("results",),
     ("reports",),
+    ("sweeps",),
     ("commands",),
     ("cli",),
 )

@@ -15,7 +15,6 @@ from sparsefed import runs
 from sparsefed.config import Config, Experiment
 from sparsefed.config.load import Described
 from sparsefed.core.round import RoundReport, simulate
-from sparsefed.core.threat import WHO
 
 Subject = Config | Mapping[str, Any] | Path | str | Described  # a config, its table, its file, or a Simulation
 
@@ -32,11 +31,6 @@ class Progress:
 
 OnProgress = Callable[[Progress], None]
 RunAll = Callable[[Mapping[Path, Config]], None]  # runs every config into its folder
-
-
-def is_attacked(config: Config) -> bool:
-    """Return whether anybody attacks."""
-    return config.attack is not None and any(getattr(config.threat, who) for who in WHO)
 
 
 @contextmanager

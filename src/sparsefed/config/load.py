@@ -128,7 +128,7 @@ def twins(config: Config) -> dict[str, Config]:
     Nobody attacks, but the goal stays: test accuracy is measured on the same examples, and attack accuracy says what
     the attackers would get for nothing.
     """
-    if config.attack is None or not any(getattr(config.threat, who) for who in WHO):
+    if not config.is_attacked:
         raise ConfigError("nobody attacks in this config, so it has no twins; leave --twins away")
     nobody = config.threat.model_copy(update={**dict.fromkeys(WHO), "count": 0})
     calm = config.model_copy(update={"name": f"{config.name}-unattacked", "threat": nobody})

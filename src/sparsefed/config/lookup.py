@@ -103,7 +103,7 @@ def _check_local(train: TrainTable) -> None:
 
 def _check_threat(config: Config) -> None:
     threat, devices = threat_model(config), config.data.devices
-    anybody = bool(threat.share or threat.count or threat.ids or threat.per_round)
+    anybody = any(getattr(threat, who) for who in WHO)
     if config.attack:
         check_parameters(f"attack {config.attack.name}", attacker(config.attack), config.attack.params)
     if config.attack and all(getattr(threat, who) is None for who in WHO):

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from sparsefed.attacks import Need
 from sparsefed.core.engine import MEMORY_BUDGET
+from sparsefed.core.threat import WHO
 
 DEVICES = 10_000  # the population where a config does not say
 
@@ -109,6 +110,11 @@ class Config(_Table):
     defense: Named = Named(name="undefended")
     threat: ThreatTable = ThreatTable()
     attack: Named | None = None
+
+    @property
+    def is_attacked(self) -> bool:
+        """Whether there is an attack, and anybody who carries it out."""
+        return self.attack is not None and any(getattr(self.threat, who) for who in WHO)
 
     @field_validator("name")
     @classmethod

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sparsefed import config as configs
-from sparsefed.commands.audit.options import ALL, Asked
+from sparsefed.commands.audit.options import ALL, AuditOptions
 from sparsefed.config import Config
 from sparsefed.core.errors import ConfigError, unknown
 from sparsefed.core.signatures import parameters
@@ -43,7 +43,7 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Member:
+class DefenseSpec:
     """A defense of the panel."""
 
     name: str  # as tables call it
@@ -52,16 +52,16 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Panel:
+class Candidates:
     """Who is compared, and who is not and why."""
 
-    members: tuple[Member, ...]
+    members: tuple[DefenseSpec, ...]
     left_out: Mapping[str, str] = field(default_factory=dict)
 
 
-def undefended() -> Member:
+def undefended() -> DefenseSpec:
     """What every other is measured against."""
-    return Member(UNDEFENDED, {"name": UNDEFENDED}, "no parameters")
+    return DefenseSpec(UNDEFENDED, {"name": UNDEFENDED}, "no parameters")
 
 
 def expected(config: Config) -> int:
@@ -82,7 +82,7 @@ def expected(config: Config) -> int:
     return min(compromised, cohort) if devices is None else math.ceil(compromised * cohort / devices - 1e-9)
 
 
-def panel(asked: Asked, facts: Facts) -> Panel:
+def panel(asked: AuditOptions, facts: Facts) -> Candidates:
     """The defenses that are asked for, `undefended` first, and the config's own last."""
     named = asked.defenses not in ((), (ALL,))
     for name in asked.defenses if named else ():
@@ -101,7 +101,7 @@ def panel(asked: Asked, facts: Facts) -> Panel:
             left_out[name] = reason
         else:
             found.append(derived(name, asked.config, facts))
-    return Panel((*found, *_own(asked.config, found)), left_out)
+    return Candidates((*found, *_own(asked.config, found)), left_out)
 
 
 def _usual(granted: bool) -> tuple[str, ...]:
@@ -111,12 +111,12 @@ def _usual(granted: bool) -> tuple[str, ...]:
     return (*usual, *(name for name, info in facts.items() if granted and "root" in info.needs and not info.audit))
 
 
-def _own(config: Config, found: list[Member]) -> Iterator[Member]:
+def _own(config: Config, found: list[DefenseSpec]) -> Iterator[DefenseSpec]:
     """The config's defense, unless it is there already."""
     table = {"name": config.defense.name, **config.defense.params}
     usual = configs.rule(config.defense.name).usual
     if not any({**usual, **table} == {**usual, **member.table} for member in found):
-        yield Member(f"{config.defense.name}, yours", table, "as the config has it")
+        yield DefenseSpec(f"{config.defense.name}, yours", table, "as the config has it")
 
 
 def _refused(name: str, config: Config, granted: bool) -> str:
@@ -139,7 +139,7 @@ def _smallest_cohort(config: Config) -> int:
     return rest or cohort
 
 
-def derived(name: str, config: Config, facts: Facts) -> Member:
+def derived(name: str, config: Config, facts: Facts) -> DefenseSpec:
     """A rule with the parameters that the task gives it."""
     rule, fedavg = configs.rule(name), config.train.mode == "fedavg"
     required = {p.name for p in parameters(rule.builder) if p.required}
@@ -160,4 +160,4 @@ def derived(name: str, config: Config, facts: Facts) -> Member:
         given |= {"clip": "adaptive"} if fedavg else {}
         per_rate = ", divided by the learning rate and enforced times it" if fedavg else ""
         why.append(f"L is twice the median length of honest updates{per_rate}")
-    return Member(name, {"name": name, **given}, "; ".join(why) or "as published, its defaults")
+    return DefenseSpec(name, {"name": name, **given}, "; ".join(why) or "as published, its defaults")

@@ -13,7 +13,7 @@ from torch import Tensor
 from sparsefed import config as configs
 from sparsefed import data, runs
 from sparsefed.commands.certify.supported import refuse_several_steps, server_of
-from sparsefed.commands.common import Subject, is_attacked
+from sparsefed.commands.common import Subject
 from sparsefed.config import Config, Experiment
 from sparsefed.core.errors import ConfigError, RunError
 from sparsefed.core.types import Arrays, Context, RunRecord
@@ -116,7 +116,7 @@ def with_model(source: CertificateSource, trained: Path | str) -> CertificateSou
 
 def unattacked(source: CertificateSource) -> Config:
     """Return the config without its attackers; the goal stays, so that it is the twin that `run --twins` makes."""
-    return configs.twins(source.config)["unattacked"] if is_attacked(source.config) else source.config
+    return configs.twins(source.config)["unattacked"] if source.config.is_attacked else source.config
 
 
 def _built(config: Config) -> tuple[Arrays, Experiment]:

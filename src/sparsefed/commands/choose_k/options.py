@@ -8,7 +8,7 @@ from pathlib import Path
 from sparsefed import config as configs
 from sparsefed.commands.choose_k.choice import OMEGA, SAMPLES, ChooseKOptions
 from sparsefed.commands.choose_k.probes import probe_ks, with_k
-from sparsefed.commands.common import Subject, is_attacked
+from sparsefed.commands.common import Subject
 from sparsefed.config import Config
 from sparsefed.core.errors import ConfigError
 from sparsefed.defenses import DEFENSES
@@ -96,7 +96,7 @@ def _check_probes(config: Config, probe: str | None, rounds: int | None, trials:
         raise ConfigError(f"--probe-rounds is {rounds}; at least 1 is needed")
     if trials is not None and trials < 1:
         raise ConfigError(f"--tune is {trials}; at least 1 trial is needed")
-    if trials is not None and not is_attacked(config):
+    if trials is not None and not config.is_attacked:
         raise ConfigError("--tune is for an attack, but nobody attacks in this config; add [threat] and [attack]")
     probe_ks(probe, 2**62)  # refuses what are no k's; those beyond the model's size are refused once that is known
     with_k(config, 1, rounds)

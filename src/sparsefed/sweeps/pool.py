@@ -5,6 +5,7 @@ Messages are lines of JSON. A worker that ends before its cell does has failed t
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import queue
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from sparsefed.commands.reproduce.grid import Cell
+from sparsefed.sweeps.cells import SweepCell
 
 GOODBYE = 60.0  # seconds in which a worker may finish its round and save
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")  # read when torch loads
@@ -47,11 +48,11 @@ class _Worker:
     """One process, the cell that it is at, and a thread that carries its words into the queue."""
 
     def __init__(self, threads: int, told: queue.SimpleQueue[tuple[_Worker, dict[str, Any] | None]]) -> None:
-        self.cell: Cell | None = None
+        self.cell: SweepCell | None = None
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         environment = {**os.environ, **dict.fromkeys(THREADS, str(threads))}
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "sparsefed.commands.reproduce.worker"],
+            [sys.executable, "-P", "-m", "sparsefed.sweeps.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -65,7 +66,7 @@ class _Worker:
             told.put((self, json.loads(line)))
         told.put((self, None))
 
-    def give(self, cell: Cell, folder: Path) -> None:
+    def give(self, cell: SweepCell, folder: Path) -> None:
         assert self.process.stdin is not None
         self.cell = cell
         job = {"key": cell.key, "folder": str(folder), "config": cell.table}
@@ -103,10 +104,10 @@ class Pool:
         return self.jobs - len(self.running)
 
     @property
-    def running(self) -> list[Cell]:
+    def running(self) -> list[SweepCell]:
         return [worker.cell for worker in self._workers if worker.cell is not None]
 
-    def start(self, cell: Cell, folder: Path) -> None:
+    def start(self, cell: SweepCell, folder: Path) -> None:
         """Give a cell to a worker that has none."""
         idle = next((worker for worker in self._workers if worker.cell is None), None)
         if idle is None:
@@ -137,7 +138,7 @@ class Pool:
         return Event(told["event"], **{key: item for key, item in told.items() if key != "event"})
 
     def close(self) -> None:
-        """Let every worker save and end; who does not, is ended."""
+        """Ask every worker to checkpoint and exit; kill those that have not after GOODBYE seconds."""
         for worker in self._workers:
             if worker.cell is None:
                 worker.process.kill()  # nothing to save, and torch takes its time to say goodbye
@@ -153,10 +154,51 @@ class Pool:
         self._workers.clear()
 
 
+class LocalPool:
+    """A stand-in for `Pool` that runs one cell at a time in this process: for configs that hold live objects."""
+
+    def __init__(self) -> None:
+        from sparsefed import data
+
+        self.jobs = 1
+        self._job: tuple[SweepCell, Path] | None = None
+        self._load = functools.lru_cache(maxsize=4)(data.load)
+
+    @property
+    def free(self) -> int:
+        return self.jobs - len(self.running)
+
+    @property
+    def running(self) -> list[SweepCell]:
+        return [] if self._job is None else [self._job[0]]
+
+    def start(self, cell: SweepCell, folder: Path) -> None:
+        """Take on a cell; it is run when its events are read."""
+        self._job = cell, folder
+
+    def events(self, _: float) -> Iterator[Event]:
+        """Run the cell that was taken on, if any, and yield how it ended."""
+        from sparsefed.sweeps import run_cell
+
+        if self._job is None:
+            return
+        cell, folder = self._job
+        end = run_cell.attempt(cell.key, folder, cell.table, self._load, lambda _: None)
+        self._job = None
+        yield Event(end.pop("event"), **end)
+
+    def close(self) -> None:
+        """Forget the cell that was taken on."""
+        self._job = None
+
+
+Workers = Pool | LocalPool
+
+
 @contextmanager
-def pool(jobs: int) -> Iterator[Pool]:
-    """Workers that are gone when the block is left, however that happens."""
-    workers = Pool(jobs)
+def pool(jobs: int, in_this_process: bool = False) -> Iterator[Workers]:
+    """Yield workers that are gone when the block is left, however that happens."""
+    workers = LocalPool() if in_this_process else Pool(jobs)
     try:
         yield workers
     finally:

@@ -1,6 +1,6 @@
-"""Results as lines of JSON, a file an exhibit and scale: read back, put in order, written in one step.
+"""Results as lines of JSON, a file a plan: read back, put in order, written in one step.
 
-A line is a run: where it stands in the exhibit, its key and what was measured. Nothing in it depends on when, where or
+A line is a run: where it stands in the plan, its key and what was measured. Nothing in it depends on when, where or
 how often the runner was interrupted, so equal cells make equal files.
 """
 
@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from sparsefed import runs
-from sparsefed.commands.reproduce import cells
-from sparsefed.commands.reproduce.grid import Cell
-from sparsefed.commands.reproduce.plan import Group, Metrics, Plan, Slot, strongest
 from sparsefed.core.errors import RunError
 from sparsefed.core.types import RunRecord
+from sparsefed.results import measures
+from sparsefed.sweeps import run_cell
+from sparsefed.sweeps.cells import SweepCell
+from sparsefed.sweeps.plan import CellGroup, CellSlot, Metrics, SweepPlan, strongest
 
 CELLS, FAILED, TIMINGS = "cells", "failed", "timings.jsonl"
 BRIEFLY = ("test_accuracy", "attack_accuracy", "attack_mean", "converged")  # of runs that are not reported themselves
@@ -26,9 +27,9 @@ ROW = {"exhibit", "scale", "cell", "attack", "role", "seed", "key", "twins", "st
 Row = Mapping[str, Any]
 
 
-def path(out: Path, plan: Plan) -> Path:
-    """Where the results of an exhibit at a scale are."""
-    return out / f"{plan.name}.jsonl"
+def path(out: Path, plan: SweepPlan) -> Path:
+    """Return where the lines of a plan are."""
+    return out / plan.file
 
 
 def folder(out: Path, key: str) -> Path:
@@ -50,7 +51,7 @@ def read(file: Path) -> list[Row]:
         raise RunError(f"{file} is damaged ({error}); delete it and give the same command: {again}") from error
 
 
-def write(out: Path, plan: Plan, rows: Sequence[Row]) -> None:
+def write(out: Path, plan: SweepPlan, rows: Sequence[Row]) -> None:
     """All of it or nothing."""
     text = "".join(json.dumps(row, allow_nan=False, ensure_ascii=False) + "\n" for row in rows)
     with disk(out):
@@ -99,7 +100,7 @@ def seconds(out: Path, keys: Container[str]) -> float | None:
 class Ledger:
     """What is known of the cells in a folder: read once, from their run folders and from earlier results."""
 
-    def __init__(self, out: Path, plans: Sequence[Plan]) -> None:
+    def __init__(self, out: Path, plans: Sequence[SweepPlan]) -> None:
         self._out = out
         self._old = {_id(row): row for plan in plans for row in read(path(out, plan)) if row["status"] == "done"}
         self._records: dict[str, RunRecord | None] = {}
@@ -110,15 +111,15 @@ class Ledger:
         """Look again: the cell has been at work."""
         self._records.pop(key, None)
 
-    def finished(self, cell: Cell) -> bool:
+    def finished(self, cell: SweepCell) -> bool:
         return self._record(cell.key) is not None
 
     def _record(self, key: str) -> RunRecord | None:
         if key not in self._records:
-            self._records[key] = cells.finished(folder(self._out, key))
+            self._records[key] = run_cell.finished(folder(self._out, key))
         return self._records[key]
 
-    def row(self, plan: Plan, slot: Slot) -> Row | None:
+    def row(self, plan: SweepPlan, slot: CellSlot) -> Row | None:
         """The line of a run that is finished or failed; None where it is neither."""
         name = _id(_row(plan, slot, "done", {}))
         if name in self._rows:
@@ -132,20 +133,20 @@ class Ledger:
             return _row(plan, slot, "failed", {}) if slot.cell.key in self.failed else None
         return self._measured(plan, slot, record, name)
 
-    def _measured(self, plan: Plan, slot: Slot, record: RunRecord, name: str) -> Row:
-        found = cells.metrics(record)
+    def _measured(self, plan: SweepPlan, slot: CellSlot, record: RunRecord, name: str) -> Row:
+        found = measures.metrics(record)
         if slot.role != "result":
             found = {metric: value for metric, value in found.items() if metric in BRIEFLY}
         others = {kind: self._record(cell.key) for kind, cell in slot.twins.items()}
         there = {str(kind): other for kind, other in others.items() if other is not None}
-        row = _row(plan, slot, "done", found | cells.versus(record, there), tuple(there))
+        row = _row(plan, slot, "done", found | measures.versus(record, there), tuple(there))
         if _curved(plan, slot):
-            row["curves"] = cells.curves(record, plan.curves)
+            row["curves"] = measures.curves(record, plan.curves)
         if len(there) == len(others):  # otherwise a twin is still to come
             self._rows[name] = row
         return row
 
-    def wanting(self, plan: Plan, slot: Slot) -> list[Cell]:
+    def wanting(self, plan: SweepPlan, slot: CellSlot) -> list[SweepCell]:
         """The cells that a line still waits for."""
         row = self.row(plan, slot)
         if row is not None and _id(row) in self._rows:
@@ -154,13 +155,13 @@ class Ledger:
         return [cell for cell in needed if not self.finished(cell) and cell.key not in self.failed]
 
 
-def _curved(plan: Plan, slot: Slot) -> bool:
+def _curved(plan: SweepPlan, slot: CellSlot) -> bool:
     return bool(plan.curves) and slot.role == "result"
 
 
-def _row(plan: Plan, slot: Slot, status: str, metrics: Metrics, twins: Sequence[str] = ()) -> dict[str, Any]:
+def _row(plan: SweepPlan, slot: CellSlot, status: str, metrics: Metrics, twins: Sequence[str] = ()) -> dict[str, Any]:
     return {
-        "exhibit": plan.exhibit.name,
+        "exhibit": plan.name,
         "scale": plan.scale,
         "cell": dict(slot.values),
         "attack": slot.attack,
@@ -178,15 +179,15 @@ def _id(row: Row) -> str:
     return json.dumps([row[key] for key in ("exhibit", "scale", "cell", "role", "seed", "key", "attack")])
 
 
-# --- an exhibit as a whole -------------------------------------------------------------------------------------------
+# --- a plan as a whole -----------------------------------------------------------------------------------------------
 
 
-def slots(plan: Plan, ledger: Ledger) -> list[Slot]:
+def slots(plan: SweepPlan, ledger: Ledger) -> list[CellSlot]:
     """Every run that is known to be needed, in the order of the results."""
     return [slot for group in plan.groups for slot in (*group.trials, *_outcomes(plan, group, ledger))]
 
 
-def _outcomes(plan: Plan, group: Group, ledger: Ledger) -> tuple[Slot, ...]:
+def _outcomes(plan: SweepPlan, group: CellGroup, ledger: Ledger) -> tuple[CellSlot, ...]:
     """What is reported of a combination, once its search has ended; nothing if all of the search failed."""
     if not group.trials:
         return group.outcomes(None)
@@ -197,17 +198,17 @@ def _outcomes(plan: Plan, group: Group, ledger: Ledger) -> tuple[Slot, ...]:
     return group.outcomes(strongest(done)) if done else ()
 
 
-def rows(plan: Plan, ledger: Ledger) -> list[Row]:
+def rows(plan: SweepPlan, ledger: Ledger) -> list[Row]:
     """The lines that there are."""
     found = (ledger.row(plan, slot) for slot in slots(plan, ledger))
     return [row for row in found if row is not None]
 
 
-def coming(plan: Plan, ledger: Ledger) -> int:
+def coming(plan: SweepPlan, ledger: Ledger) -> int:
     """How many runs are still unknown, because they wait for a search."""
     waiting = (group for group in plan.groups if group.trials and not _outcomes(plan, group, ledger))
     return sum(group.coming for group in waiting if not _failed(plan, group, ledger))
 
 
-def _failed(plan: Plan, group: Group, ledger: Ledger) -> bool:
+def _failed(plan: SweepPlan, group: CellGroup, ledger: Ledger) -> bool:
     return all((ledger.row(plan, slot) or {}).get("status") == "failed" for slot in group.trials)

@@ -1,4 +1,4 @@
-"""Runs exhibits: every cell that is not finished yet, several at a time, each for all exhibits that need it.
+"""Runs plans: every cell that is not finished yet, several at a time, each for all plans that need it.
 
 Whatever happens to this process, the same command goes on: finished cells are never run again, a cell that was cut off
 goes on from its checkpoint, and one that failed is tried again. A cell's failure is written down and does not stop the
@@ -7,107 +7,63 @@ others; a disk that cannot be written to does.
 
 from __future__ import annotations
 
-import functools
 import json
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any
 
 from sparsefed import runs
-from sparsefed.commands.reproduce import ledger as results
-from sparsefed.commands.reproduce.grid import Cell
-from sparsefed.commands.reproduce.ledger import Ledger
-from sparsefed.commands.reproduce.plan import Plan, Slot
-from sparsefed.commands.reproduce.pool import Event, Pool, cores, pool
 from sparsefed.core.dtypes import computed_in
 from sparsefed.core.errors import ConfigError, RunError
+from sparsefed.sweeps import ledger as results
+from sparsefed.sweeps.cells import SweepCell, is_live
+from sparsefed.sweeps.ledger import Ledger
+from sparsefed.sweeps.plan import CellSlot, SweepPlan
+from sparsefed.sweeps.pool import Event, Workers, cores, pool
+from sparsefed.sweeps.progress import Clock, OnProgress, RunningCell, SweepProgress
 
 REFRESH = 0.25  # seconds between two looks at the workers where nothing happens
 
 
-@dataclass(frozen=True)
-class Running:
-    """A cell at work."""
-
-    title: str
-    round: int
-    rounds: int
-
-
-@dataclass(frozen=True)
-class Standing:
-    """How far everything is."""
-
-    done: int
-    failed: int
-    total: int  # as far as it is known: a search decides what follows it
-    running: tuple[Running, ...]
-    left: float | None  # seconds, from what cells of the same kind took
-    ended: str = ""  # the cell that has just come to its end, and how
-
-
-Watch = Callable[[Standing], None]
-
-
-@dataclass
-class _Clock:
-    """Seconds a round, by kind of cell: what costs time is data, model and training, less so the defense."""
-
-    rates: dict[str, list[float]] = field(default_factory=dict)
-    began: dict[str, tuple[float, int]] = field(default_factory=dict)  # of running cells: when, from which round
-    rounds: dict[str, int] = field(default_factory=dict)
-
-    def start(self, cell: Cell) -> None:
-        self.began.pop(cell.key, None)
-        self.rounds[cell.key] = 0
-
-    def hear(self, key: str, round: int) -> None:
-        self.began.setdefault(key, (time.monotonic(), round))
-        self.rounds[key] = round
-
-    def learn(self, cell: Cell, seconds: float, rounds: int) -> None:
-        self.rates.setdefault(_kind(cell), []).append(seconds / max(rounds, 1))
-
-    def rate(self, cell: Cell) -> float | None:
-        """Seconds a round of such a cell; by its own rounds, by cells of its kind, or by all."""
-        when, first = self.began.get(cell.key, (0.0, 0))
-        heard = self.rounds.get(cell.key, 0) - first
-        if heard > 0 and cell.key in self.began:
-            return (time.monotonic() - when) / heard
-        known = self.rates.get(_kind(cell)) or [each for every in self.rates.values() for each in every]
-        return median(known) if known else None  # the first of a worker also pays for compiling
-
-
-@functools.lru_cache(maxsize=10_000)
-def _kind(cell: Cell) -> str:
-    table = cell.table
-    return json.dumps([table[part] for part in ("data", "model", "train")], sort_keys=True)
-
-
 def default_jobs() -> int:
-    """One cell a core."""
+    """Return one cell a core."""
     return cores()
 
 
-def reproduce(
-    plans: Sequence[Plan], out: Path, jobs: int, watch: Watch = lambda _: None, workers: Pool | None = None
+def run_plans(
+    plans: Sequence[SweepPlan],
+    out: Path,
+    jobs: int,
+    on_progress: OnProgress = lambda _: None,
+    workers: Workers | None = None,
 ) -> Ledger:
-    """Run what is missing of the plans, and keep their results files true all the while; `workers` who are there
-    already, because more plans follow, are not sent home."""
+    """Run what is missing of the plans, and keep their results files true all the while.
+
+    Args:
+        plans: What to run; equal cells are run once.
+        out: The folder of results and cells.
+        jobs: How many cells run at a time.
+        on_progress: Called with a `SweepProgress` whenever something has changed.
+        workers: Workers to use and to leave running, because more plans follow; own ones by default.
+
+    Returns:
+        What is known of every cell, also of those that failed.
+
+    Raises:
+        ConfigError: If `jobs` is not positive.
+        RunError: If `out` cannot be written to, is damaged or is used by another process.
+    """
     if jobs < 1:
         raise ConfigError(f"--jobs is {jobs}; at least one cell must run")
     with _alone(out):
         ledger = Ledger(out, plans)
-        run = _Run(plans, out, ledger, watch)
+        run = _Run(plans, out, ledger, on_progress)
         if run.waiting:
-            for asked in {cell.config.train.dtype for cell in run.waiting}:
-                computed_in(asked)  # the workers' words are not heard: what it has to say is said here
-            own = pool(min(jobs, len(run.waiting) + run.coming)) if workers is None else nullcontext(workers)
-            with own as team:
+            for dtype in {cell.config.train.dtype for cell in run.waiting}:
+                computed_in(dtype)  # what the workers print is not shown: what it has to say is said here
+            many, live = min(jobs, len(run.waiting) + run.coming), any(is_live(cell.config) for cell in run.waiting)
+            with pool(many, live) if workers is None else nullcontext(workers) as team:
                 run.drive(team)
         for plan in plans:
             run.write(plan)
@@ -116,7 +72,7 @@ def reproduce(
 
 @contextmanager
 def _alone(out: Path) -> Iterator[None]:
-    """One runner a folder."""
+    """Refuse a second runner in a folder."""
     with results.disk(out):
         out.mkdir(parents=True, exist_ok=True)
         (out / ".lock").open("a").close()
@@ -125,21 +81,20 @@ def _alone(out: Path) -> Iterator[None]:
 
 
 class _Run:
-    """One call: who waits for what, and what has become of it."""
+    """The state of one call of `run_plans`: who waits for what, and what has become of it."""
 
-    def __init__(self, plans: Sequence[Plan], out: Path, ledger: Ledger, watch: Watch) -> None:
-        self._plans = [plan for plan in plans if plan.exhibit.kind == "runs"]
-        self._out, self._ledger, self._watch = out, ledger, watch
-        self._clock = _Clock()
+    def __init__(self, plans: Sequence[SweepPlan], out: Path, ledger: Ledger, on_progress: OnProgress) -> None:
+        self._plans, self._out, self._ledger, self._on_progress = plans, out, ledger, on_progress
+        self._clock = Clock()
         self._done: set[str] = set()
         self._titles: dict[str, str] = {}
-        self._cells: dict[str, Cell] = {}
-        self.waiting: list[Cell] = []  # the cells that can be run now, each once, in the order of the results
+        self._cells: dict[str, SweepCell] = {}
+        self.waiting: list[SweepCell] = []  # the cells that can be run now, each once, in the order of the results
         self.coming = 0  # how many more a search will ask for
         self._look()
         self._recall()
 
-    def drive(self, workers: Pool) -> None:
+    def drive(self, workers: Workers) -> None:
         """Until nothing is left to do."""
         while True:
             running = {cell.key for cell in workers.running}
@@ -148,13 +103,13 @@ class _Run:
                 workers.start(cell, results.folder(self._out, cell.key))
             if not workers.running:
                 return
-            self._watch(self._standing(workers))
+            self._on_progress(self._progress(workers))
             for event in workers.events(REFRESH):
                 self._hear(event, workers)
 
     def _look(self) -> None:
         """What there is to do, now that something has come to its end."""
-        wanted: dict[str, Cell] = {}
+        wanted: dict[str, SweepCell] = {}
         for plan in self._plans:
             for slot in results.slots(plan, self._ledger):
                 for cell in self._ledger.wanting(plan, slot):
@@ -164,13 +119,12 @@ class _Run:
         self.waiting = list(wanted.values())
         self.coming = sum(results.coming(plan, self._ledger) for plan in self._plans)
 
-    def write(self, plan: Plan) -> None:
-        """The results of an exhibit as far as they are known; nothing where nothing is."""
-        rows = formula_rows(plan) if plan.exhibit.kind == "formula" else results.rows(plan, self._ledger)
-        if rows:
+    def write(self, plan: SweepPlan) -> None:
+        """Write the results of a plan as far as they are known; nothing where nothing is."""
+        if rows := results.rows(plan, self._ledger):
             results.write(self._out, plan, rows)
 
-    def _hear(self, event: Event, workers: Pool) -> None:
+    def _hear(self, event: Event, workers: Workers) -> None:
         if event.kind == "round":
             self._clock.hear(event.key, event.round)
             return
@@ -190,7 +144,7 @@ class _Run:
             if any(event.key in _keys(slot) for slot in results.slots(plan, self._ledger)):
                 self.write(plan)
         self._look()
-        self._watch(self._standing(workers, f"{self._titles[event.key]}: {said}"))
+        self._on_progress(self._progress(workers, f"{self._titles[event.key]}: {said}"))
 
     def _write_down(self, event: Event) -> None:
         """The sentence and all else that is known of a failure; gone once the cell is finished."""
@@ -203,7 +157,7 @@ class _Run:
                 told = (self._titles[event.key], event.error, event.trace)
                 file.write_text("\n\n".join(part for part in told if part) + "\n", encoding="utf-8")
 
-    def _note(self, cell: Cell, seconds: float) -> None:
+    def _note(self, cell: SweepCell, seconds: float) -> None:
         """How long a cell took, for the next estimate; apart from the results, which must not depend on it."""
         self._clock.learn(cell, seconds, cell.config.rounds - self._clock.began.get(cell.key, (0.0, 0))[1])
         line = {"key": cell.key, "cell": self._titles[cell.key], "rounds": cell.config.rounds, "seconds": seconds}
@@ -217,23 +171,24 @@ class _Run:
             if key in known:
                 self._clock.learn(known[key], seconds, rounds)
 
-    def _planned(self) -> Iterator[Cell]:
+    def _planned(self) -> Iterator[SweepCell]:
         for plan in self._plans:
             for slot in results.slots(plan, self._ledger):
                 yield slot.cell
 
-    def _standing(self, workers: Pool, ended: str = "") -> Standing:
+    def _progress(self, workers: Workers, ended: str = "") -> SweepProgress:
         waiting, running = self.waiting, workers.running
         at_work = {cell.key for cell in running}
         still = len({cell.key for cell in waiting} | at_work) + self.coming
         failed = len(self._ledger.failed)
         shown = (
-            Running(self._titles[cell.key], self._clock.rounds.get(cell.key, 0), cell.config.rounds) for cell in running
+            RunningCell(self._titles[cell.key], self._clock.rounds.get(cell.key, 0), cell.config.rounds)
+            for cell in running
         )
         left = self._left([cell for cell in waiting if cell.key not in at_work], running, workers.jobs)
-        return Standing(len(self._done), failed, len(self._done) + failed + still, tuple(shown), left, ended)
+        return SweepProgress(len(self._done), failed, len(self._done) + failed + still, tuple(shown), left, ended)
 
-    def _left(self, waiting: Sequence[Cell], running: Sequence[Cell], jobs: int) -> float | None:
+    def _left(self, waiting: Sequence[SweepCell], running: Sequence[SweepCell], jobs: int) -> float | None:
         """Seconds until the end: all rounds that are left at their rates, shared by the workers, of whom one may be
         between two cells."""
         rates = [self._clock.rate(cell) for cell in (*waiting, *running)]
@@ -247,26 +202,16 @@ class _Run:
         return (seconds + unknown) / min(jobs, len(rounds) + self.coming)
 
 
-def _keys(slot: Slot) -> set[str]:
+def _keys(slot: CellSlot) -> set[str]:
     return {slot.cell.key, *(cell.key for cell in slot.twins.values())}
 
 
-def _title(plan: Plan, slot: Slot, cell: Cell) -> str:
+def _title(plan: SweepPlan, slot: CellSlot, cell: SweepCell) -> str:
     """What a person is told of a cell."""
     twin = next((kind for kind, other in slot.twins.items() if other.key == cell.key and cell != slot.cell), "")
     what = {"search": f"search {slot.attack}", "twin": "unattacked", "plain": "plain"}.get(slot.role, twin)
-    parts = (plan.exhibit.name, *slot.values.values(), what, f"seed {slot.seed}")
+    parts = (plan.name, *map(str, slot.values.values()), what, f"seed {slot.seed}")
     return " · ".join(part for part in parts if part)
-
-
-def formula_rows(plan: Plan) -> list[results.Row]:
-    """What a formula gives, as results."""
-    from sparsefed.config import resolve
-
-    function = resolve("formula", plan.exhibit.formula, {})
-    head = {"exhibit": plan.exhibit.name, "scale": plan.scale}
-    tail: dict[str, Any] = {"attack": None, "role": "result", "seed": 0, "key": None, "twins": [], "status": "done"}
-    return [{**head, "cell": row["cell"], **tail, "metrics": row["metrics"]} for row in function()]
 
 
 def failures(ledger: Ledger, out: Path) -> RunError | None:
