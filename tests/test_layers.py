@@ -13,7 +13,7 @@ ROOT = Path(sparsefed.__file__).parent
 LAYERS = (
     ("core", "kernels"),  # `core.round` reads blocks of rows; everything else in `kernels` stands above `core.types`
     ("defenses", "attacks", "data", "models", "engines", "theory"),
-    ("config", "runs"),
+    ("config", "runs", "server"),
     ("results",),
     ("reports",),
     ("commands",),
