@@ -9,8 +9,8 @@ start from (`bases.py`).
 from __future__ import annotations
 
 from sparsefed.config.build import Experiment, build, build_all, deal
-from sparsefed.config.load import dump, parse, read, twins, value_of
-from sparsefed.config.lookup import attacker, dataset, resolve
+from sparsefed.config.load import as_config, dump, is_live, parse, read, twins, value_of
+from sparsefed.config.lookup import attacker, dataset, resolve, rule
 from sparsefed.config.schema import Config, DataTable, Named
 
 __all__ = [
@@ -18,15 +18,18 @@ __all__ = [
     "DataTable",
     "Experiment",
     "Named",
+    "as_config",
     "attacker",
     "build",
     "build_all",
     "dataset",
     "deal",
     "dump",
+    "is_live",
     "parse",
     "read",
     "resolve",
+    "rule",
     "twins",
     "value_of",
 ]

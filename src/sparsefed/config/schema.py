@@ -75,6 +75,7 @@ class TrainTable(_Table):
     local_lr: Number | None = Field(None, gt=0)  # None: the schedule's lambda(t)
     local_decay: Number = Field(1.0, gt=0)  # the local rate's factor from an epoch to the next
     prox: Number = Field(0.0, ge=0)  # FedProx's mu
+    loss: str | None = None  # None: cross-entropy; else (outputs, targets) -> the loss of each example
     dtype: Literal["float32", "bfloat16"] = "float32"
     engine: str = "fused"
     memory_mb: Count = MEMORY_BUDGET // 2**20

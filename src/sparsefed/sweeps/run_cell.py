@@ -28,14 +28,8 @@ logger = logging.getLogger(__name__)
 def run(folder: Path, table: Mapping[str, Any], load: Load, on_round: OnRound) -> None:
     """Do what is still to be done of a cell: nothing, what is left since a checkpoint, or all of it."""
     config = configs.parse(table)
-    todo = runs.unfinished({folder: table})
-    if folder not in todo:
-        return
-    experiment = configs.build(config, load)
-    if todo[folder]:
-        runs.create(folder, table)
-    runs.note(folder, task=dict(experiment.facts))
-    runs.execute(folder, experiment.begin(), experiment.reports, config.checkpoint_every, on_round)
+    every = config.checkpoint_every
+    runs.run(folder, table, lambda: configs.build(config, load), checkpoint_every=every, on_round=on_round)
 
 
 def attempt(key: str, folder: Path, table: Mapping[str, Any], load: Load, on_round: OnRound) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from sparsefed.commands.audit.plan import ATTACK, DEFENSE, Grid, variant_of, wit
 from sparsefed.commands.audit.recommend import Candidate, Recommendation
 from sparsefed.config import Config
 from sparsefed.core.types import RunRecord
-from sparsefed.defenses import DEFENSES
+from sparsefed.defenses import DEFENSES, rule_info
 from sparsefed.results.matrix import NO_ATTACK, Entry, Matrix, judged, judgements
 from sparsefed.results.numbers import curve
 from sparsefed.results.summary import summary
@@ -150,7 +150,7 @@ def harm(matrix: Matrix, defense: str, attack: str) -> float | None:
 
 def sight(rule: str) -> int:
     """How much a rule's server must see: 0 for norms and sums alone; one's own rule may see everything."""
-    needs = DEFENSES[rule].needs if rule in DEFENSES else SIGHT
+    needs = rule_info(DEFENSES[rule]).needs if rule in DEFENSES else SIGHT
     return max((SIGHT.index(need) + 1 for need in needs), default=0)
 
 

@@ -45,8 +45,7 @@ def _without_k(path: Path, overrides: Sequence[str]) -> Config:
 
 
 def _takes_k(defense: str) -> bool:
-    builder = configs.resolve("defense", defense, {name: rule.builder for name, rule in DEFENSES.items()})
-    return any(parameter.name == "k" for parameter in parameters(builder))
+    return any(parameter.name == "k" for parameter in parameters(configs.rule(defense).builder))
 
 
 def ask(

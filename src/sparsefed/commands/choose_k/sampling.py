@@ -19,7 +19,7 @@ from sparsefed.core.errors import ConfigError, RunError
 from sparsefed.core.round import RoundSetup, ServerState, run_round, simulate
 from sparsefed.core.signatures import parameters
 from sparsefed.core.types import Block, Context, Defense, State, Step
-from sparsefed.defenses import DEFENSES, CommonOptions
+from sparsefed.defenses import CommonOptions
 from sparsefed.reports.lines import log_ticks
 from sparsefed.theory import choice_of_k as choice
 from sparsefed.theory.choice_of_k import Choice, Curve, Draw, Gradient
@@ -61,8 +61,8 @@ def measure(
 
 def without_topk(config: Config, rho: float | None = None) -> Config:
     """The same server with k = d and nobody who attacks: its clip, pre-aggregation and, unless given, momentum."""
-    rule, frame = DEFENSES.get(config.defense.name), {parameter.name for parameter in parameters(CommonOptions)}
-    kept = {**(rule.usual if rule else {}), **config.defense.params}
+    frame = {parameter.name for parameter in parameters(CommonOptions)}
+    kept = {**configs.rule(config.defense.name).usual, **config.defense.params}
     kept = {key: value for key, value in kept.items() if key in frame} | ({} if rho is None else {"rho": rho})
     table = {key: value for key, value in configs.dump(config).items() if key not in ("attack", "threat")}
     return configs.parse({**table, "name": "trained", "defense": {"name": "undefended", **kept}})
