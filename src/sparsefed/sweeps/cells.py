@@ -68,14 +68,8 @@ def cell(config: Config) -> SweepCell:
     """
     nameless = config.model_copy(update={"name": ""})
     canonical = json.dumps(configs.dump(nameless), sort_keys=True, separators=(",", ":"), allow_nan=False)
-    canonical += PROCESS if is_live(config) else ""
+    canonical += PROCESS if configs.is_live(config) else ""
     return SweepCell(hashlib.sha256(canonical.encode()).hexdigest()[:KEY], nameless)
-
-
-def is_live(config: Config) -> bool:
-    """Return whether a config stands for objects of this process, so that no other process can run it."""
-    live = getattr(configs, "is_live", None)
-    return live is not None and bool(live(config))
 
 
 def twin(attacked: SweepCell, which: Twin) -> SweepCell | None:

@@ -13,11 +13,12 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from statistics import fmean, median
 
+from sparsefed import config as configs
 from sparsefed import runs
 from sparsefed.core.dtypes import computed_in
 from sparsefed.core.errors import ConfigError, RunError
 from sparsefed.sweeps import ledger as results
-from sparsefed.sweeps.cells import SweepCell, is_live
+from sparsefed.sweeps.cells import SweepCell
 from sparsefed.sweeps.ledger import Ledger
 from sparsefed.sweeps.plan import CellSlot, SweepPlan
 from sparsefed.sweeps.pool import Event, Workers, cores, pool
@@ -62,7 +63,10 @@ def run_plans(
         if run.waiting:
             for dtype in {cell.config.train.dtype for cell in run.waiting}:
                 computed_in(dtype)  # what the workers print is not shown: what it has to say is said here
-            many, live = min(jobs, len(run.waiting) + run.coming), any(is_live(cell.config) for cell in run.waiting)
+            many, live = (
+                min(jobs, len(run.waiting) + run.coming),
+                any(configs.is_live(cell.config) for cell in run.waiting),
+            )
             with pool(many, live) if workers is None else nullcontext(workers) as team:
                 run.drive(team)
         for plan in plans:

@@ -29,7 +29,6 @@ from sparsefed.results.numbers import curve, percent
 from sparsefed.results.summary import summary
 from sparsefed.sweeps import ledger as results
 from sparsefed.sweeps import runner
-from sparsefed.sweeps.cells import is_live
 from sparsefed.sweeps.ledger import Ledger, Row
 from sparsefed.sweeps.plan import SweepPlan
 from sparsefed.sweeps.pool import Workers, pool
@@ -52,7 +51,9 @@ def run_audit(asked: AuditOptions, out: Path, jobs: int, on_progress: OnProgress
     """Run what is missing of an audit in its folder, and return what it came to."""
     if jobs < 1:
         raise ConfigError(f"--jobs is {jobs}; at least one run must be at work")
-    with pool(jobs, is_live(asked.config)) as workers:  # they start when there is work, and stay for all three plans
+    with pool(
+        jobs, configs.is_live(asked.config)
+    ) as workers:  # they start when there is work, and stay for all three plans
         measured = _measured(asked, _Place(out, jobs, on_progress, workers))
     return replace(measured, certificates=certificates(measured), seconds=results.seconds(out, _keys(out)))
 
