@@ -11,8 +11,7 @@ from torch import nn
 from sparsefed import Simulation, config
 from sparsefed.data.own import from_arrays
 
-draw = np.random.default_rng(0)
-x = draw.standard_normal((6000, 20))  # your data: here a table of 20 columns ...
+x = np.random.default_rng(0).standard_normal((6000, 20))  # your data: here a table of 20 columns ...
 y = (x[:, :3] + 0.3 * x[:, 3:6] ** 2).argmax(1)
 DATA = from_arrays(x, y)  # ... taken as it is; a fifth of the rows is kept for testing
 
@@ -21,11 +20,8 @@ def build(shape: tuple[int, ...], classes: int) -> nn.Module:  # yours: any modu
     return nn.Sequential(nn.Linear(shape[0], 64), nn.ReLU(), nn.Linear(64, classes))
 
 
-CLIP = {"clip_norm": 1.0}
-DEFENSES = ({"name": "undefended"}, {"name": "clipping", **CLIP}, {"name": "sparsefed", "k": 100, **CLIP})
-
 if __name__ == "__main__":
     mine = config.dump(config.read(Path(__file__).with_suffix(".toml")))
-    for defense in DEFENSES:
-        scores = Simulation.from_config({**mine, "defense": defense}).run().evaluate()
-        print(f"{defense['name']:10}  test {scores['test_accuracy']:.1%}  attack {scores['attack_accuracy']:.1%}")
+    for name, own in (("undefended", {}), ("clipping", {"clip_norm": 1.0}), ("sparsefed", {"clip_norm": 1.0, "k": 100})):
+        scores = Simulation.from_config({**mine, "defense": {"name": name, **own}}).run().evaluate()
+        print(f"{name:10}  test accuracy {scores['test_accuracy']:.1%}  attack accuracy {scores['attack_accuracy']:.1%}")
