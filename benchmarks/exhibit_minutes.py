@@ -19,9 +19,10 @@ from rich.table import Table
 
 from sparsefed.commands.reproduce import load as reading
 from sparsefed.commands.reproduce.exhibit import Exhibit
-from sparsefed.commands.reproduce.grid import Cell
-from sparsefed.commands.reproduce.plan import Group, Slot, plan
+from sparsefed.commands.reproduce.grid import plan
 from sparsefed.config import Config
+from sparsefed.sweeps.cells import SweepCell
+from sparsefed.sweeps.plan import CellGroup, CellSlot
 
 CORES = 2
 START = 4.0  # seconds: a process, its imports and its data
@@ -74,18 +75,18 @@ def seconds(config: Config) -> float:
     return START + config.rounds * round_seconds(config) + evaluations * costs(config)[2]
 
 
-def cells(exhibit: Exhibit) -> dict[str, Cell]:
+def cells(exhibit: Exhibit) -> dict[str, SweepCell]:
     """Every run at scale laptop by its key, equal ones once."""
-    slots = (slot for group in plan(exhibit, "laptop").groups for slot in _slots(group))
+    slots = (slot for group in plan(exhibit, "laptop").sweep.groups for slot in _slots(group))
     return {cell.key: cell for slot in slots for cell in (slot.cell, *slot.twins.values())}
 
 
-def _slots(group: Group) -> tuple[Slot, ...]:
+def _slots(group: CellGroup) -> tuple[CellSlot, ...]:
     variant = group.trials[0].attack if group.trials else None
     return (*group.trials, *group.outcomes(variant))
 
 
-def minutes(found: Iterable[Cell]) -> float:
+def minutes(found: Iterable[SweepCell]) -> float:
     """All cores at work."""
     return sum(seconds(cell.config) for cell in found) / 60 / CORES
 
@@ -98,7 +99,7 @@ def estimate(exhibit: Exhibit) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="exhibits, in this order (default: all)")
-    table, known = Table("exhibit", "cells", "minutes", "new cells", "new minutes"), dict[str, Cell]()
+    table, known = Table("exhibit", "cells", "minutes", "new cells", "new minutes"), dict[str, SweepCell]()
     exhibits = [reading.load(name) for name in parser.parse_args(argv).names or reading.names()]
     for exhibit in exhibits:
         if exhibit.kind == "formula":

@@ -24,11 +24,13 @@ from benchmarks.machine import others_meter
 from benchmarks.outcome import Bar, Row, show, warn_if_busy, write
 from benchmarks.timing import spread
 from sparsefed import runs
-from sparsefed.commands.reproduce import ledger as results
 from sparsefed.commands.reproduce import load as reading
-from sparsefed.commands.reproduce.plan import Plan, plan
-from sparsefed.commands.reproduce.pool import cores
-from sparsefed.commands.reproduce.runner import Standing, reproduce
+from sparsefed.commands.reproduce.grid import plan
+from sparsefed.sweeps import ledger as results
+from sparsefed.sweeps.plan import SweepPlan
+from sparsefed.sweeps.pool import cores
+from sparsefed.sweeps.progress import SweepProgress
+from sparsefed.sweeps.runner import run_plans
 
 CAPTION = (
     "In a cell: its worker's time outside of rounds / in rounds, a number a cell. All: the time of all workers from "
@@ -71,15 +73,15 @@ class _Stopwatch:
     def __init__(self) -> None:
         self.began, self.first = time.monotonic(), 0.0
 
-    def watch(self, standing: Standing) -> None:
+    def watch(self, standing: SweepProgress) -> None:
         if not self.first and (standing.ended or any(each.round for each in standing.running)):
             self.first = time.monotonic()
 
 
-def measured(one: Plan, out: Path, jobs: int, barred: bool) -> tuple[list[Row], dict[str, Any]]:
+def measured(one: SweepPlan, out: Path, jobs: int, barred: bool) -> tuple[list[Row], dict[str, Any]]:
     """The rows of the table, from one call of the runner."""
     stopwatch = _Stopwatch()
-    ledger = reproduce([one], out, jobs, stopwatch.watch)
+    ledger = run_plans([one], out, jobs, stopwatch.watch)
     ended = time.monotonic()
     if ledger.failed:
         raise SystemExit(f"a cell failed: {next(iter(ledger.failed.values()))}")
@@ -107,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     console, others = Console(), others_meter()
     exhibit = reading.parse("overhead", EXHIBIT.replace("EVERY", str(options.every)))
-    one = plan(exhibit, "smoke" if options.quick else "laptop")
+    one = plan(exhibit, "smoke" if options.quick else "laptop").sweep
     with tempfile.TemporaryDirectory() as folder:
         rows, details = measured(one, Path(folder), cores(), barred=not options.quick)
     write(options.json, "overhead", rows, details | {"evaluate_every": options.every}, others())

@@ -15,9 +15,9 @@ from typing import Any, Final
 
 from sparsefed.commands.reproduce import load as reading
 from sparsefed.commands.reproduce.claims import HOLDS, NOT, PART, UNTESTED, Judged
-from sparsefed.commands.reproduce.comparison import Outcome, body, columns, fared, grounds, outcome, rules
+from sparsefed.commands.reproduce.comparison import ExhibitResult, body, columns, fared, grounds, outcome, rules
 from sparsefed.commands.reproduce.exhibit_charts import SAID
-from sparsefed.commands.reproduce.plan import plan
+from sparsefed.commands.reproduce.grid import plan
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results"
@@ -36,26 +36,26 @@ def write(folder: Path = RESULTS) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _in_short(found: Sequence[Outcome]) -> Iterator[str]:
+def _in_short(found: Sequence[ExhibitResult]) -> Iterator[str]:
     yield "## In short"
     verdicts = (judged.verdict for each in found for judged in each.judged)
     yield fared(verdicts, f" in {len(found)} tables and figures")
     yield _table(("exhibit", "in the paper", HOLDS, PART, NOT, UNTESTED), map(_fared, found))
 
 
-def _fared(each: Outcome) -> tuple[str, ...]:
+def _fared(each: ExhibitResult) -> tuple[str, ...]:
     count = Counter(judged.verdict for judged in each.judged)
     link = f"[{each.exhibit.title}](#{_anchor(each)})"
     return link, each.exhibit.where, *(str(count[verdict] or "") for verdict in (HOLDS, PART, NOT, UNTESTED))
 
 
-def _rules(found: Sequence[Outcome]) -> Iterator[str]:
+def _rules(found: Sequence[ExhibitResult]) -> Iterator[str]:
     yield "## How to read the tables"
     every = dict.fromkeys(rule for each in found for rule in rules(each))
     yield "\n".join(f"- {rule}" for rule in (*every, f"In the charts, {SAID[0].lower()}{SAID[1:]}"))
 
 
-def _exhibit(each: Outcome, said: Mapping[str, Any]) -> Iterator[str]:
+def _exhibit(each: ExhibitResult, said: Mapping[str, Any]) -> Iterator[str]:
     exhibit = each.exhibit
     yield f"## {exhibit.title}"
     yield f"*{exhibit.where}; `sparsefed reproduce {exhibit.name}`.* {' '.join(exhibit.question.split())}"
@@ -72,7 +72,7 @@ def _exhibit(each: Outcome, said: Mapping[str, Any]) -> Iterator[str]:
     yield f"Scaled: {' '.join(note.split())}"
 
 
-def _claim(judged: Judged, why: dict[str, str], each: Outcome) -> tuple[str, ...]:
+def _claim(judged: Judged, why: dict[str, str], each: ExhibitResult) -> tuple[str, ...]:
     text = judged.claim.text
     key = next((begin for begin in why if text.startswith(begin)), "")
     reason = why.pop(key) if key else ""
@@ -81,7 +81,7 @@ def _claim(judged: Judged, why: dict[str, str], each: Outcome) -> tuple[str, ...
     return f"{text} ({judged.claim.where})", f"**{judged.verdict}**", "<br>".join(grounds(judged, MOST_SHOWN)), reason
 
 
-def _anchor(each: Outcome) -> str:
+def _anchor(each: ExhibitResult) -> str:
     kept = "".join(c for c in each.exhibit.title.lower() if c.isalnum() or c in " -")
     return kept.replace(" ", "-")
 

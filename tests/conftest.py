@@ -1,15 +1,55 @@
-"""Hypothesis without a clock: how long an example takes says something about the machine, not about the code."""
+"""What holds for all tests: hypothesis without a clock, one thread a process, one server of processes a worker.
+
+How long an example takes says something about the machine, not about the code. As many threads as cores in each of
+several workers get into each other's way, and another number of threads sums in another order; tests of what threads
+do set their number themselves.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded; also for the processes that tests start
 
 import pytest
 import torch
 from hypothesis import settings
 
+from tests.support.processes import Server, server
+from tests.support.shared import Shared
+
+torch.set_num_threads(1)
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
+
+BY_FIXTURE = {"process_server": "process", "tab": "browser"}
+BY_FOLDER = {"processes": "process"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what starts processes or a browser by the fixtures it uses and the folder it is in."""
+    for item in items:
+        used = getattr(item, "fixturenames", ())
+        marks = {mark for name, mark in BY_FIXTURE.items() if name in used}
+        marks |= {mark for folder, mark in BY_FOLDER.items() if folder == item.path.parent.name}
+        for mark in sorted(marks):
+            item.add_marker(mark)
+
+
+@pytest.fixture(scope="session")
+def process_server() -> Iterator[Server]:
+    """The process from which commands are forked; see `tests.support.processes`."""
+    with server() as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Shared:
+    """Folders that are expensive to make: made once, by whichever worker needs them first."""
+    base = tmp_path_factory.getbasetemp()
+    return Shared(Path(base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared")
 
 
 @pytest.fixture(scope="module")

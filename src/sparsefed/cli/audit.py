@@ -11,7 +11,7 @@ from rich.markup import escape
 from sparsefed.cli.app import ConfigFile, Overrides, app, console, saved_if_interrupted, say, wrote
 
 if TYPE_CHECKING:
-    from sparsefed.commands.audit import Asked
+    from sparsefed.commands.audit import AuditOptions
 
 DemoOverrides = Annotated[
     list[str] | None,
@@ -83,13 +83,13 @@ def audit(
     _audited(asked, out or Path("runs") / f"{chosen.name}-audit", jobs)
 
 
-def _audited(asked: Asked, out: Path, jobs: int | None) -> None:
+def _audited(asked: AuditOptions, out: Path, jobs: int | None) -> None:
     from sparsefed.commands import audit as audits
-    from sparsefed.commands.reproduce import runner
     from sparsefed.commands.reproduce.view import ReproduceView
+    from sparsefed.sweeps import runner
 
     with saved_if_interrupted("Interrupted, saved. Go on with the same command."), ReproduceView(console) as shown:
-        outcome = audits.audit(asked, out, runner.default_jobs() if jobs is None else jobs, shown.show)
+        outcome = audits.run_audit(asked, out, runner.default_jobs() if jobs is None else jobs, shown.show)
     console.print(*audits.tables(outcome), sep="\n")
     for sentence in (*audits.verdict(outcome), *audits.reasons(outcome)):
         say(escape(sentence))

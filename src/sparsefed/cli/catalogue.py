@@ -25,7 +25,7 @@ from sparsefed.core.signatures import parameters, readable
 from sparsefed.core.task import make_task
 from sparsefed.data.augment import AUGMENTATIONS
 from sparsefed.data.partitions.partition import PARTITIONS
-from sparsefed.defenses import DEFENSES, PRE, PRESETS, CommonOptions
+from sparsefed.defenses import DEFENSES, PRE, PRESETS, CommonOptions, rule_info
 from sparsefed.engines import ENGINES
 from sparsefed.engines.fused import unknown_layers
 from sparsefed.models import MODELS, USUAL
@@ -75,8 +75,8 @@ def catalogue() -> dict[str, list[Entry]]:
     """Kind -> entries with name, summary and parameters; last, every key of a config with its default."""
     return {
         "defenses": [
-            {**_entry(name, rule.builder, beside=rule.usual), "paper": rule.paper, "needs": list(rule.needs)}
-            for name, rule in DEFENSES.items()
+            {**_entry(name, info.builder, beside=info.usual), "paper": info.paper, "needs": list(info.needs)}
+            for name, info in ((name, rule_info(rule)) for name, rule in DEFENSES.items())
         ],
         "beside every defense": [
             {"name": p.name, "type": p.type, "default": p.default, "summary": p.doc}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 
 from rich.console import Console
@@ -25,8 +25,6 @@ from sparsefed.data import Status
 from sparsefed.results.numbers import duration, length, percent, points, times
 from sparsefed.results.summary import SummaryRow, summary
 from sparsefed.results.twins import compare
-
-Reports = Callable[[ServerState], Iterator[RoundReport]]
 
 _LONGEST_NAME, _LONGEST_BAR = 24, 30
 
@@ -51,15 +49,10 @@ class RunView:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._progress.stop()
 
-    def following(self, name: str, reports: Reports) -> Reports:
-        """The same reports; from their first on, what is shown belongs to this run."""
-
-        def begun(state: ServerState) -> Iterator[RoundReport]:
-            self._current, self._began, self._first = name, time.monotonic(), state.round
-            self._progress.reset(self._tasks[name], completed=state.round)
-            return reports(state)
-
-        return begun
+    def begin(self, name: str, state: ServerState) -> None:
+        """Switch the display to this run, which starts from a state."""
+        self._current, self._began, self._first = name, time.monotonic(), state.round
+        self._progress.reset(self._tasks[name], completed=state.round)
 
     def show(self, report: RoundReport) -> None:
         """One more round."""

@@ -11,7 +11,7 @@ import typer
 from sparsefed.cli.app import app, console, saved_if_interrupted
 
 
-class Scale(StrEnum):
+class ScaleOption(StrEnum):
     smoke = "smoke"
     laptop = "laptop"
     paper = "paper"
@@ -21,8 +21,8 @@ class Scale(StrEnum):
 def reproduce(
     name: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Tables and figures: see --list.")] = None,
     scale: Annotated[
-        Scale, typer.Option(help="Seconds, at most an hour each, or everything as printed.")
-    ] = Scale.laptop,
+        ScaleOption, typer.Option(help="Seconds, at most an hour each, or everything as printed.")
+    ] = ScaleOption.laptop,
     out: Annotated[Path, typer.Option(help="Where results, pages and the cells' runs go.")] = Path("results"),
     jobs: Annotated[int | None, typer.Option(metavar="N", help="Cells at a time; by default one a core.")] = None,
     all_: Annotated[bool, typer.Option("--all", help="Every table and figure.")] = False,
@@ -36,8 +36,10 @@ def reproduce(
     exit code is 2, and the same command tries it again.
     """
     from sparsefed.commands.reproduce import load as reading
-    from sparsefed.commands.reproduce import runner, view
-    from sparsefed.commands.reproduce.plan import plan
+    from sparsefed.commands.reproduce import view
+    from sparsefed.commands.reproduce.grid import plan
+    from sparsefed.commands.reproduce.run import run_exhibits
+    from sparsefed.sweeps import runner
 
     if list_only or not (name or all_):
         console.print(view.list_table())
@@ -45,7 +47,7 @@ def reproduce(
     chosen = reading.names() if all_ else list(dict.fromkeys(name or []))
     plans = [plan(reading.load(each), scale.value) for each in chosen]
     with saved_if_interrupted("Interrupted, saved. Go on with the same command."), view.ReproduceView(console) as shown:
-        ledger = runner.reproduce(plans, out, runner.default_jobs() if jobs is None else jobs, shown.show)
+        ledger = run_exhibits(plans, out, runner.default_jobs() if jobs is None else jobs, shown.show)
     for told in view.told(plans, out):
         console.print(told, highlight=False, soft_wrap=isinstance(told, str))
     if failed := runner.failures(ledger, out):

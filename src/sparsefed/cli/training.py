@@ -87,15 +87,16 @@ def _run_one(plan: Plan, experiment: Experiment, view: RunView) -> None:
     from sparsefed import config as configs
     from sparsefed import runs
 
-    if plan.create:
-        runs.create(plan.folder, configs.dump(plan.config), plan.overwrite)
-    runs.note(plan.folder, task=dict(experiment.facts))
-    reports = view.following(plan.title, experiment.reports)
-    runs.execute(plan.folder, experiment.begin(), reports, plan.config.checkpoint_every, view.show)
-    dropped = max((int(row.get("dropped", 0)) for row in runs.load_run(plan.folder).rows), default=0)
-    guarantee = experiment.privacy(dropped)
-    if guarantee:
-        runs.note(plan.folder, privacy=guarantee.sentence)
+    runs.run(
+        plan.folder,
+        configs.dump(plan.config),
+        lambda: experiment,
+        checkpoint_every=plan.config.checkpoint_every,
+        on_start=lambda state: view.begin(plan.title, state),
+        on_round=view.show,
+        create=plan.create,
+        overwrite=plan.overwrite,
+    )
 
 
 def _say_how_to_go_on(folder: Path, several: bool) -> None:

@@ -5,18 +5,17 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from sparsefed import config as configs
 from sparsefed import runs
 from sparsefed.config import Config, Experiment
-from sparsefed.core.round import RoundReport, simulate
-from sparsefed.core.threat import WHO
+from sparsefed.config.load import Described
+from sparsefed.core.round import RoundReport
 
-Subject = Config | Mapping[str, Any] | Path | str  # a config, its table, or the file that it is in
+Subject = Config | Mapping[str, Any] | Path | str | Described  # a config, its table, its file, or a Simulation
 
 
 @dataclass(frozen=True)
@@ -31,18 +30,6 @@ class Progress:
 
 OnProgress = Callable[[Progress], None]
 RunAll = Callable[[Mapping[Path, Config]], None]  # runs every config into its folder
-
-
-def as_config(subject: Subject) -> Config:
-    """Return the config that a command is about."""
-    if isinstance(subject, Config):
-        return subject
-    return configs.parse(subject) if isinstance(subject, Mapping) else configs.read(Path(subject))
-
-
-def is_attacked(config: Config) -> bool:
-    """Return whether anybody attacks."""
-    return config.attack is not None and any(getattr(config.threat, who) for who in WHO)
 
 
 @contextmanager
@@ -72,11 +59,12 @@ def run_into(
     folder: Path, experiment: Experiment, on_round: Callable[[RoundReport], None], rounds: int | None = None
 ) -> None:
     """Run a built config into a folder from where the folder stands; with `rounds`, so far only and not evaluated."""
-    if not runs.is_run(folder):
-        runs.create(folder, configs.dump(experiment.config))
-    runs.note(folder, task=dict(experiment.facts))
-    reports = experiment.reports if rounds is None else partial(simulate, experiment.protocol, rounds=rounds)
-    runs.execute(folder, experiment.begin(), reports, experiment.config.checkpoint_every, on_round)
-    dropped = max((int(row.get("dropped", 0)) for row in runs.load_run(folder).rows), default=0)
-    if guarantee := experiment.privacy(dropped):
-        runs.note(folder, privacy=guarantee.sentence)
+    part = experiment if rounds is None else replace(experiment, rounds=rounds, evaluate=lambda theta: {})  # noqa: ARG005
+    runs.run(
+        folder,
+        configs.dump(experiment.config),
+        lambda: part,
+        checkpoint_every=experiment.config.checkpoint_every,
+        on_round=on_round,
+        create=not runs.is_run(folder),
+    )

@@ -26,7 +26,6 @@ from sparsefed.core.task import Task, differentiator, evaluator, image_normalise
 from sparsefed.core.types import Arrays, Batch, Partition
 from sparsefed.data.augment import AUGMENTATIONS
 from sparsefed.data.partitions.summary import packed, portrait
-from sparsefed.defenses import DEFENSES
 from sparsefed.engines import ENGINES
 from sparsefed.models import MODELS, TEXT_MODELS
 from sparsefed.theory.privacy import Guarantee, of_run
@@ -38,7 +37,7 @@ SCORES = 2**24  # that a model may give at once in an evaluation: 64 MB of float
 
 @dataclass(frozen=True)
 class Experiment:
-    """All that a run needs, built from its config."""
+    """All that a run needs, built from its config: what does not change while it runs."""
 
     config: Config
     protocol: RoundSetup
@@ -46,6 +45,7 @@ class Experiment:
     evaluate: Callable[[Tensor], Metrics]
     facts: Metrics  # what a reader of the run's numbers must know of its task
     task: Task
+    rounds: int
 
     def begin(self) -> ServerState:
         """The state before round 1."""
@@ -57,7 +57,7 @@ class Experiment:
             return None
         return of_run(
             "dp_noise",
-            {**DEFENSES["dp_noise"].usual, **names.regime(self.config), **self.config.defense.params},
+            {**names.rule("dp_noise").usual, **names.regime(self.config), **self.config.defense.params},
             cohort=self.config.train.cohort,
             population=self.protocol.federation.device_count,
             sampling=self.config.train.sampling,
@@ -67,7 +67,7 @@ class Experiment:
 
     def reports(self, state: ServerState) -> Iterator[RoundReport]:
         """The rounds that follow a state."""
-        return simulate(self.protocol, state, self.config.rounds, self.evaluate, self.config.evaluate_every)
+        return simulate(self.protocol, state, self.rounds, self.evaluate, self.config.evaluate_every)
 
 
 def build_all(configs: Sequence[Config]) -> list[Experiment]:
@@ -103,7 +103,9 @@ def build(config: Config, load: Callable[[data.DataSet], Arrays] = data.load) ->
         local_lr=config.train.local_lr,
     )
     evaluate = _evaluation(task, arrays, dtype, goal)
-    return Experiment(config, protocol, task.initial(), evaluate, _facts(config, arrays, federation, goal), task)
+    return Experiment(
+        config, protocol, task.initial(), evaluate, _facts(config, arrays, federation, goal), task, config.rounds
+    )
 
 
 def _task(config: Config, arrays: Arrays) -> Task:
@@ -111,10 +113,9 @@ def _task(config: Config, arrays: Arrays) -> Task:
     shape = arrays.x_train.shape[1:]
     with torch.random.fork_rng(devices=[]):  # layers draw their first weights from torch's own generator
         torch.default_generator.manual_seed(integer_seed(config.seed, "model"))
-        module = _built(config, shape if arrays.is_text else (shape[2], *shape[:2]), len(arrays.classes))
-    if arrays.is_text:
-        return make_task(module)
-    return make_task(module, image_normaliser(arrays.mean, arrays.std))
+        module = _built(config, (shape[2], *shape[:2]) if arrays.is_image else shape, len(arrays.classes))
+    prepare = image_normaliser(arrays.mean, arrays.std) if arrays.is_image else None
+    return make_task(module, prepare, names.loss(config))
 
 
 def _check_kind(config: Config, arrays: Arrays) -> None:
@@ -149,9 +150,10 @@ def deal(config: Config, arrays: Arrays) -> Partition:
 
 def _federation(config: Config, arrays: Arrays) -> Federation:
     sample = names.resolve("sampling", config.train.sampling, SAMPLING)
-    if arrays.is_text and config.data.augment != "none":
+    if not arrays.is_image and config.data.augment != "none":
+        kind = "text" if arrays.is_text else "a table"
         raise ConfigError(
-            f"data.augment = '{config.data.augment}' is for images, but {arrays.name} is text; leave it out"
+            f"data.augment = '{config.data.augment}' is for images, but {arrays.name} is {kind}; leave it out"
         )
     augment = names.resolve("augmentation", config.data.augment, AUGMENTATIONS)
     x, y = torch.from_numpy(arrays.x_train), torch.from_numpy(arrays.y_train)
@@ -162,8 +164,7 @@ def _federation(config: Config, arrays: Arrays) -> Federation:
 
 def _root(config: Config, arrays: Arrays) -> Batch | None:
     """The server's own examples, drawn evenly from the training set, where the config or the defense wants any."""
-    rule = DEFENSES.get(config.defense.name)
-    size = config.data.root or (ROOT if rule and "root" in rule.needs else 0)
+    size = config.data.root or (ROOT if "root" in names.rule(config.defense.name).needs else 0)
     if not size:
         return None
     if size > len(arrays.y_train):

@@ -6,16 +6,44 @@ import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic import ValidationError
 
 from sparsefed.config import templates as bases
+from sparsefed.config.live import live_names
 from sparsefed.config.lookup import check, check_without_k, example, takes_peak
 from sparsefed.config.schema import Config, Named
 from sparsefed.core.errors import ConfigError, unknown
 from sparsefed.core.schedule import epochs_in_rounds
 from sparsefed.core.threat import WHO
+
+
+def as_config(subject: str | Path | Mapping[str, Any] | Config | Described) -> Config:
+    """Return the config of whatever describes a run: a TOML file, a table, a `Config`, or a `Simulation`."""
+    if isinstance(subject, Config):
+        return subject
+    if isinstance(subject, str | Path):
+        return read(Path(subject))
+    if isinstance(subject, Mapping):
+        return parse(subject)
+    if isinstance(config := getattr(subject, "config", None), Config):
+        return config
+    raise ConfigError(
+        f"a {type(subject).__name__} describes no run; give a config file, a table, a Config or a Simulation"
+    )
+
+
+def is_live(config: Config) -> bool:
+    """Whether a config refers to objects of this process, so that no other process can run it."""
+    return bool(live_names(dump(config)))
+
+
+class Described(Protocol):
+    """Anything that knows its config, such as a `Simulation`."""
+
+    @property
+    def config(self) -> Config: ...
 
 
 def read(path: Path, overrides: Sequence[str] = ()) -> Config:
@@ -100,7 +128,7 @@ def twins(config: Config) -> dict[str, Config]:
     Nobody attacks, but the goal stays: test accuracy is measured on the same examples, and attack accuracy says what
     the attackers would get for nothing.
     """
-    if config.attack is None or not any(getattr(config.threat, who) for who in WHO):
+    if not config.is_attacked:
         raise ConfigError("nobody attacks in this config, so it has no twins; leave --twins away")
     nobody = config.threat.model_copy(update={**dict.fromkeys(WHO), "count": 0})
     calm = config.model_copy(update={"name": f"{config.name}-unattacked", "threat": nobody})

@@ -7,20 +7,24 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from torch import nn
+
 from sparsefed import data
 from sparsefed.attacks import ATTACKS, Attacker
 from sparsefed.attacks.goals import labels
 from sparsefed.attacks.registry import check_parameters
+from sparsefed.config import live
 from sparsefed.config.schema import Config, DataTable, Named, TrainTable
 from sparsefed.core.errors import ConfigError, unknown
 from sparsefed.core.federation import SAMPLING
 from sparsefed.core.schedule import SCHEDULES, Schedule, peak_share
 from sparsefed.core.signatures import check_arguments, parameters
+from sparsefed.core.task import Loss
 from sparsefed.core.threat import WHO, ThreatModel, malicious_ids
-from sparsefed.core.types import Defense, Partition
+from sparsefed.core.types import Arrays, Defense, Partition
 from sparsefed.data.augment import AUGMENTATIONS
 from sparsefed.data.partitions.partition import PARTITIONS
-from sparsefed.defenses import DEFENSES, assemble
+from sparsefed.defenses import DEFENSES, RuleInfo, assemble, rule_info
 from sparsefed.engines import ENGINES
 from sparsefed.models import MODELS
 
@@ -29,6 +33,8 @@ def resolve(kind: str, name: str, known: Mapping[str, Any]) -> Any:
     """The thing of that name: a listed one, or `module:attribute`."""
     if name in known:
         return known[name]
+    if name.startswith(live.PREFIX):
+        return live.referred(name)
     module, colon, attribute = name.partition(":")
     if not colon:
         raise ConfigError(unknown(kind, name, known) + ', or one of your own as "module:function"')
@@ -54,6 +60,7 @@ def check(config: Config) -> None:
     function("sampling", config.train.sampling, SAMPLING)
     function("engine", config.train.engine, ENGINES)
     schedule(config)
+    loss(config)
     _check_local(config.train)
     check_arguments(f"model {config.model.name}", model(config), config.model.params, skip=2)
     defense(config)
@@ -80,11 +87,7 @@ def check_without_k(config: Config) -> None:
 
 def takes_k(defense: str) -> bool:
     """Return whether a defense has a parameter k."""
-    return any(parameter.name == "k" for parameter in parameters(_rule(defense)))
-
-
-def _rule(name: str) -> Callable[..., Any]:
-    return function("defense", name, {name: rule.builder for name, rule in DEFENSES.items()})
+    return any(parameter.name == "k" for parameter in parameters(rule(defense).builder))
 
 
 def _check_local(train: TrainTable) -> None:
@@ -100,7 +103,7 @@ def _check_local(train: TrainTable) -> None:
 
 def _check_threat(config: Config) -> None:
     threat, devices = threat_model(config), config.data.devices
-    anybody = bool(threat.share or threat.count or threat.ids or threat.per_round)
+    anybody = any(getattr(threat, who) for who in WHO)
     if config.attack:
         check_parameters(f"attack {config.attack.name}", attacker(config.attack), config.attack.params)
     if config.attack and all(getattr(threat, who) is None for who in WHO):
@@ -131,6 +134,9 @@ def example(table: str) -> str:
 def dataset(config: Config) -> data.DataSet:
     """The record of the config's data set, text in the size that it asks for."""
     found = resolve("data set", data.canonical(config.data.name), data.DATASETS)
+    if isinstance(found, Arrays):
+        arrays = found
+        return data.DataSet(arrays.name, f"{arrays.name}, in memory", lambda _: arrays, carried_by="Python")
     if not isinstance(found, data.DataSet):
         raise ConfigError(f"data set '{config.data.name}' is of type {type(found).__name__}; name a DataSet record")
     vocabulary, length = config.data.vocabulary, config.data.length
@@ -155,7 +161,17 @@ def partition(config: Config) -> Callable[..., Partition]:
 
 
 def model(config: Config) -> Callable[..., Any]:
+    """Return the builder of the model: (shape, classes, **parameters) -> nn.Module; a module is its own."""
+    found = resolve("model", config.model.name, MODELS)
+    if isinstance(found, nn.Module):
+        module = found
+        return lambda shape, classes: module  # noqa: ARG005
     return function("model", config.model.name, MODELS)
+
+
+def loss(config: Config) -> Loss | None:
+    """Return the loss of the user's own; None: cross-entropy."""
+    return None if config.train.loss is None else function("loss", config.train.loss, {})
 
 
 def attacker(table: Named) -> Attacker:
@@ -191,12 +207,16 @@ def takes_peak(schedule: str) -> tuple[bool, float | None]:
 
 def defense(config: Config) -> Defense:
     name, given = config.defense.name, config.defense.params
-    builder = _rule(name)
     shared = regime(config)
     for key in shared.keys() & given:
         raise ConfigError(f"defense.{key} follows from train.{key}; set it there")
-    usual = DEFENSES[name].usual if name in DEFENSES else {}
-    return assemble(f"defense {name}", builder, {**usual, **shared, **given}, hidden=shared)
+    info = rule(name)
+    return assemble(f"defense {name}", info.builder, {**info.usual, **shared, **given}, hidden=shared)
+
+
+def rule(name: str) -> RuleInfo:
+    """The facts of a listed rule, or of one of the user's own."""
+    return rule_info(function("defense", name, DEFENSES))
 
 
 def regime(config: Config) -> dict[str, str]:

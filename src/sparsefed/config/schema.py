@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from sparsefed.attacks import Need
 from sparsefed.core.engine import MEMORY_BUDGET
+from sparsefed.core.threat import WHO
 
 DEVICES = 10_000  # the population where a config does not say
 
@@ -74,6 +75,7 @@ class TrainTable(_Table):
     local_lr: Number | None = Field(None, gt=0)  # None: the schedule's lambda(t)
     local_decay: Number = Field(1.0, gt=0)  # the local rate's factor from an epoch to the next
     prox: Number = Field(0.0, ge=0)  # FedProx's mu
+    loss: str | None = None  # None: cross-entropy; else (outputs, targets) -> the loss of each example
     dtype: Literal["float32", "bfloat16"] = "float32"
     engine: str = "fused"
     memory_mb: Count = MEMORY_BUDGET // 2**20
@@ -108,6 +110,11 @@ class Config(_Table):
     defense: Named = Named(name="undefended")
     threat: ThreatTable = ThreatTable()
     attack: Named | None = None
+
+    @property
+    def is_attacked(self) -> bool:
+        """Whether there is an attack, and anybody who carries it out."""
+        return self.attack is not None and any(getattr(self.threat, who) for who in WHO)
 
     @field_validator("name")
     @classmethod

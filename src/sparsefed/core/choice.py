@@ -8,7 +8,7 @@ A choice with a listed name (or one that can be imported) can be written into a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,5 +50,21 @@ def importable_name(function: Callable[..., Any]) -> str:
     module, name = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
     if not module or module == "__main__" or not name.isidentifier():
         return ""
-    found = getattr(importlib.import_module(module), name, None)
-    return f"{module}:{name}" if found is function else ""
+    there = getattr(importlib.import_module(module), name, None)
+    return f"{module}:{name}" if there is function else ""
+
+
+def named(function: Callable[..., Any], home: str) -> str:
+    """Return what a config calls a function: its own name if its module is one of `home`, else `module:function`."""
+    ours = getattr(function, "__module__", "").startswith(home)
+    return str(getattr(function, "__name__", "")) if ours else importable_name(function)
+
+
+def positional(name: str, order: Sequence[str], args: Sequence[Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all arguments by name, those that were given by position in this order."""
+    if len(args) > len(order):
+        raise ConfigError(f"{name} takes {len(order)} arguments by position, but was given {len(args)}; name the rest")
+    places = dict(zip(order, args, strict=False))
+    for key in places.keys() & given:
+        raise ConfigError(f"{name} was given {key} twice, by position and by name")
+    return {**places, **given}

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from statistics import median
 from typing import Any
 
@@ -19,11 +20,12 @@ import torch
 from torch import Tensor
 
 from sparsefed.core.engine import ONE_STEP, Cohort, Engine, LocalPlan, LocalStep, one_step, turns
+from sparsefed.core.errors import ConfigError
 from sparsefed.core.federation import Federation
 from sparsefed.core.metrics import reach
 from sparsefed.core.rng import integer_seed
 from sparsefed.core.schedule import Schedule
-from sparsefed.core.threat import Attack, Knowledge
+from sparsefed.core.threat import Attack, BoolArray, Knowledge
 from sparsefed.core.types import Batch, Block, Context, Defense, IntArray, State, Step
 from sparsefed.kernels.blocks import RowsBlock
 
@@ -43,7 +45,7 @@ class ServerState:
 
 @dataclass(frozen=True)
 class RoundSetup:
-    """Everything that does not."""
+    """The fixed setup of a simulation: federation, engine, defense, schedule, attack; it is the same in every round."""
 
     federation: Federation
     engine: Engine
@@ -70,36 +72,23 @@ class RoundReport:
 
 
 def start(setup: RoundSetup, theta: Tensor) -> ServerState:
-    """The state before round 1."""
+    """Return the state before round 1."""
     return ServerState(0, theta, setup.defense.init(len(theta)))
 
 
 def run_round(setup: RoundSetup, state: ServerState) -> RoundReport:
-    """One round: gather the cohort's updates, honest and not, let the defense combine them, subtract."""
+    """Run one round: gather the cohort's updates, honest and not, let the defense combine them, subtract."""
     began = time.perf_counter()
-    round, federation = state.round + 1, setup.federation
-    context = _context(setup, state.theta, round)
-    ids = federation.cohort(round)
-    hostile = federation.attackers(ids, round) if setup.attack else np.zeros(len(ids), bool)
-    watch = _Watch()
-    step = setup.defense.step(
-        state.defense, _blocks(setup, state, ids[~hostile], ids[hostile], context, watch), context
-    )
-    after = ServerState(round, state.theta - step.delta, step.state)
-    budget = setup.defense.budget(state.defense, context)
-    metrics = {
-        "round": round,
-        "lr": context.lr,
-        "cohort": len(ids),
-        "attackers": int(hostile.sum()),
-        "honest_norm": watch.honest,
-        "honest_longest": watch.longest,
-        "attacker_norm": watch.hostile,
-        "budget": budget if math.isfinite(budget) else None,
-        "update_norm": float(torch.linalg.vector_norm(step.delta, dtype=torch.float64)),
-        **_reach(setup, watch, step, context),
-        **{name: value for name, value in step.stats.items() if name not in UNREPORTED},
-    }
+    context = _context(setup, state.theta, state.round + 1)
+    cohort = setup.federation.cohort(context.round)
+    hostile = setup.federation.attackers(cohort, context.round) if setup.attack else np.zeros(len(cohort), bool)
+    honest = _Honest(setup, state.theta, cohort[~hostile], context, keep=_sees_honest(setup, hostile))
+    crafted = _Crafted(setup, state, cohort[hostile], context, honest)
+    updates = _Updates(chain(honest, crafted))
+    step = setup.defense.step(state.defense, updates, context)
+    updates.require_read()
+    after = ServerState(context.round, state.theta - step.delta, step.state)
+    metrics = _metrics(setup, state, context, step, honest, crafted)
     return RoundReport(after, metrics, time.perf_counter() - began)
 
 
@@ -122,25 +111,6 @@ def simulate(
 # --- the updates of a round ------------------------------------------------------------------------------------------
 
 
-@dataclass
-class _Watch:
-    """The norms that went by, as sent, and what the attackers' updates add up to, each cut to the enforced norm."""
-
-    honest: float | None = None  # median
-    longest: float | None = None  # of the honest: above the enforced norm, clipping cut somebody honest
-    hostile: float | None = None
-    theirs: Tensor | None = None  # [d]
-
-
-def _reach(setup: RoundSetup, watch: _Watch, step: Step, context: Context) -> Metrics:
-    """What the attackers of the round got into the model; nothing where nobody attacked."""
-    kept = step.stats.get("received", 0) - step.stats.get("dropped", 0)
-    if watch.theirs is None or kept <= 0:
-        return {}
-    found = reach(step.delta, watch.theirs * ((1.0 if setup.device_lr else context.lr) / kept))
-    return {} if found is None else {"attack_landed": found.landed, "attack_share": found.share}
-
-
 class _Watched:
     """A block whose norms are computed once, for the defense and for the report."""
 
@@ -153,8 +123,103 @@ class _Watched:
         return self._norms
 
 
+class _Updates:
+    """The updates of a round, as the defense reads them; one that stops early would leave out the attackers."""
+
+    def __init__(self, blocks: Iterable[Block]) -> None:
+        self._blocks, self._read = blocks, False
+
+    def __iter__(self) -> Iterator[Block]:
+        for block in self._blocks:
+            yield block
+            del block  # its memory must be free while the next one is computed
+        self._read = True
+
+    def require_read(self) -> None:
+        if not self._read:
+            raise ConfigError(
+                "the defense did not read all updates of the round, so those at the end, the attackers' among them, "
+                "had no part in it; let it go through all of `blocks`"
+            )
+
+
+class _Honest:
+    """What the honest devices of a round send, a block at a time, and the norms that went by."""
+
+    def __init__(self, setup: RoundSetup, theta: Tensor, ids: IntArray, context: Context, keep: bool) -> None:
+        self._setup, self._theta, self.ids, self._context, self._keep = setup, theta, ids, context, keep
+        self.norms: list[float] = []
+        self.rows: list[Tensor] = []  # where the attackers see them
+
+    def __iter__(self) -> Iterator[Block]:
+        if not len(self.ids):
+            return
+        federation, context = self._setup.federation, self._context
+        cohort = Cohort(self.ids, federation.sizes(self.ids), partial(federation.training, round=context.round))
+        for block in self._setup.engine(self._theta, cohort, _local_step(self._setup, context)):
+            watched = _Watched(block)
+            self.norms += watched.norms().tolist()
+            if self._keep:
+                self.rows.append(watched.rows())
+            yield watched
+            del block, watched  # its memory must be free while the next one is computed
+
+
+class _Crafted:
+    """What the attackers of a round send: crafted when the honest updates have gone by, for they may depend on them."""
+
+    def __init__(self, setup: RoundSetup, state: ServerState, ids: IntArray, context: Context, honest: _Honest) -> None:
+        self._setup, self._state, self._ids, self._context, self._honest = setup, state, ids, context, honest
+        self.norm: float | None = None  # median
+        self.total: Tensor | None = None  # [d], each update cut to the enforced norm, added up
+
+    def __iter__(self) -> Iterator[Block]:
+        setup, state = self._setup, self._state
+        if setup.attack is None or setup.gradient is None or not len(self._ids):
+            return
+        knowledge = _knowledge(setup, setup.attack, state, self._context, self._honest, self._ids)
+        update = setup.attack(knowledge)
+        sent = _Watched(RowsBlock(update.expand(len(self._ids), -1), self._ids))
+        self.norm = float(sent.norms().median())
+        self.total = _summed(sent, setup.defense.budget(state.defense, self._context))
+        yield sent
+
+
+def _sees_honest(setup: RoundSetup, hostile: BoolArray) -> bool:
+    return setup.attack is not None and bool(hostile.any()) and "honest updates" in setup.attack.needs
+
+
+def _metrics(
+    setup: RoundSetup, state: ServerState, context: Context, step: Step, honest: _Honest, crafted: _Crafted
+) -> Metrics:
+    """Return what a run writes down of a round."""
+    budget, attackers = setup.defense.budget(state.defense, context), len(crafted._ids)
+    return {
+        "round": context.round,
+        "lr": context.lr,
+        "cohort": len(honest.ids) + attackers,
+        "attackers": attackers,
+        "honest_norm": median(honest.norms) if honest.norms else None,
+        "honest_longest": float(np.max(honest.norms)) if honest.norms else None,  # NaN if one is
+        "attacker_norm": crafted.norm,
+        "budget": budget if math.isfinite(budget) else None,
+        "update_norm": float(torch.linalg.vector_norm(step.delta, dtype=torch.float64)),
+        **_reach(setup, crafted.total, step, context),
+        **{name: value for name, value in step.stats.items() if name not in UNREPORTED},
+    }
+
+
+def _reach(setup: RoundSetup, theirs: Tensor | None, step: Step, context: Context) -> Metrics:
+    """Return what the attackers of the round got into the model; nothing where nobody attacked."""
+    kept = step.stats.get("received", 0) - step.stats.get("dropped", 0)
+    if theirs is None or kept <= 0:
+        return {}
+    reached = reach(step.delta, theirs * ((1.0 if setup.device_lr else context.lr) / kept))
+    return {} if reached is None else {"attack_landed": reached.landed, "attack_share": reached.share}
+
+
 def _context(setup: RoundSetup, theta: Tensor, round: int) -> Context:
-    """The public facts of a round, with the server's own update where there are examples for it."""
+    """Return the public facts of a round, with the server's own update where there are examples for it."""
     context = Context(round, setup.schedule(round), setup.seed, theta, setup.layers)
     root = setup.root
     if root is None:
@@ -170,35 +235,10 @@ def _local_step(setup: RoundSetup, context: Context) -> LocalStep:
 
 
 def _rate(setup: RoundSetup, context: Context) -> float:
-    """Of a device's first step; 1 where the server owns the rate."""
+    """Return the rate of a device's first step; 1 where the server owns the rate."""
     if not setup.device_lr:
         return 1.0
     return context.lr if setup.local_lr is None else setup.local_lr
-
-
-def _blocks(
-    setup: RoundSetup, state: ServerState, honest: IntArray, hostile: IntArray, context: Context, watch: _Watch
-) -> Iterator[Block]:
-    federation, theta = setup.federation, state.theta
-    norms: list[float] = []
-    seen: list[Tensor] = []  # what the attackers see of the others, where they do
-    attack = setup.attack if len(hostile) else None
-    if len(honest):
-        cohort = Cohort(honest, federation.sizes(honest), partial(federation.training, round=context.round))
-        for block in setup.engine(theta, cohort, _local_step(setup, context)):
-            watched = _Watched(block)
-            norms += watched.norms().tolist()
-            if attack is not None and "honest updates" in attack.needs:
-                seen.append(watched.rows())
-            yield watched
-            del block, watched  # its memory must be free while the next one is computed
-        watch.honest, watch.longest = median(norms), float(np.max(norms))  # NaN if one is
-    if attack is not None and setup.gradient is not None:
-        update = attack(_knowledge(setup, attack, state, context, len(honest), hostile, seen))
-        sent = _Watched(RowsBlock(update.expand(len(hostile), -1), hostile))
-        watch.hostile = float(sent.norms().median())
-        watch.theirs = _summed(sent, setup.defense.budget(state.defense, context))
-        yield sent
 
 
 def _summed(sent: _Watched, budget: float) -> Tensor | None:
@@ -213,9 +253,8 @@ def _knowledge(
     attack: Attack,
     state: ServerState,
     context: Context,
-    honest: int,
+    honest: _Honest,
     hostile: IntArray,
-    seen: list[Tensor],
 ) -> Knowledge:
     """The public facts, and of the rest what the attack said it needs: whether it may is settled before a run."""
     defense, needs = setup.defense, attack.needs
@@ -233,9 +272,9 @@ def _knowledge(
         setup.seed,
         attackers=len(hostile),
         scale=_total_rate(setup, context, hostile),
-        cohort=honest + len(hostile),
+        cohort=len(honest.ids) + len(hostile),
         own=setup.federation.gather(hostile) if "own data" in needs else None,
-        honest=torch.cat(seen) if "honest updates" in needs and seen else None,
+        honest=torch.cat(honest.rows) if honest.rows else None,
         serve=serve if "defense" in needs else None,
         server=state.defense if "server state" in needs else None,
         train=_trainer(setup, state.theta, context, hostile),

@@ -49,7 +49,7 @@ def check_arguments(
     """
     known = parameters(builder, skip) + (parameters(beside, beside_skip) if beside else ())
     _check_skipped(name, builder, skip)
-    if not any(p.kind is p.VAR_KEYWORD for p in _taken(builder)):
+    if not _takes_anything(builder):
         for key in [key for key in given if key not in {p.name for p in known}]:
             raise ConfigError(f"{name}: {_unknown(key, [p.name for p in known if p.name not in hidden])}")
     missing = [p for p in known if p.required and p.name not in given]
@@ -60,6 +60,11 @@ def check_arguments(
     for key, value in given.items():
         if not _fits(value, hints.get(key, Any)):
             raise ConfigError(f"{name}: {key} is {value!r}, but must be {readable(hints[key])}")
+
+
+def _takes_anything(builder: Callable[..., Any]) -> bool:
+    """Whether a builder has `**keywords` of which nothing is known; `Unpack` lists what it takes beside its own."""
+    return any(p.kind is p.VAR_KEYWORD and "Unpack[" not in str(p.annotation) for p in _taken(builder))
 
 
 def _unknown(key: str, valid: Sequence[str]) -> str:

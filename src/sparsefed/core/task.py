@@ -20,6 +20,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.types import IGNORED
 
+Loss = Callable[[Tensor, Tensor], Tensor]  # outputs, targets -> the loss of each example [M]
+
 
 @dataclass(frozen=True)
 class Slot:
@@ -41,6 +43,7 @@ class Task:
     template: nn.Module
     slots: tuple[Slot, ...]
     prepare: Callable[[Tensor], Tensor]  # raw examples -> float32 inputs (or integer tokens, left as they are)
+    loss: Loss | None = None  # of each example; None: cross-entropy
 
     @property
     def d(self) -> int:
@@ -52,10 +55,24 @@ class Task:
         return torch.cat([parameters[slot.name].detach().reshape(-1).float() for slot in self.slots])
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Cross-entropy of each example [M]; where an example has several targets (tokens), the mean over those that
-        are not IGNORED, and 0 where all are."""
+        """Return the loss of each example [M]: the task's own, or cross-entropy.
+
+        Where an example has several targets (tokens), cross-entropy is the mean over those that are not IGNORED, and 0
+        where all are.
+        """
+        if self.loss is not None:
+            return _checked(self.loss(outputs.float(), y), y)
         entropies = _entropies(outputs, y)
         return entropies if y.dim() == 1 else entropies.sum(1) / (y != IGNORED).sum(1).clamp(min=1)
+
+
+def _checked(losses: Tensor, y: Tensor) -> Tensor:
+    if losses.shape != y.shape[:1]:
+        raise ConfigError(
+            f"the loss returned {list(losses.shape)} numbers for {len(y)} examples; it must return one for each "
+            "example, not their mean (in torch: reduction='none')"
+        )
+    return losses
 
 
 def _entropies(outputs: Tensor, y: Tensor) -> Tensor:
@@ -64,8 +81,8 @@ def _entropies(outputs: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(flat, y.flatten(), reduction="none", ignore_index=IGNORED).view(y.shape)
 
 
-def make_task(module: nn.Module, prepare: Callable[[Tensor], Tensor] | None = None) -> Task:
-    """A task from any module whose examples do not see each other."""
+def make_task(module: nn.Module, prepare: Callable[[Tensor], Tensor] | None = None, loss: Loss | None = None) -> Task:
+    """Return the task of any module whose examples do not see each other."""
     for name, layer in module.named_modules():
         if isinstance(layer, _BatchNorm):
             raise ConfigError(
@@ -79,7 +96,7 @@ def make_task(module: nn.Module, prepare: Callable[[Tensor], Tensor] | None = No
             start += parameter.numel()
     if not slots:
         raise ConfigError("the model has no trainable parameter: nothing to learn")
-    return Task(copy.deepcopy(module), tuple(slots), prepare or as_float)
+    return Task(copy.deepcopy(module), tuple(slots), prepare or as_float, loss)
 
 
 def as_float(x: Tensor) -> Tensor:
@@ -157,8 +174,9 @@ def evaluator(task: Task, dtype: torch.dtype, batch: int = 1000) -> Callable[[Te
             inputs = task.prepare(x[low : low + batch])
             outputs = module(inputs.to(dtype) if inputs.is_floating_point() else inputs).float()
             wanted = y[low : low + batch]
-            total += float(_entropies(outputs, wanted).double().sum())
-            targets += int((wanted != IGNORED).sum())
+            losses = _entropies(outputs, wanted) if task.loss is None else task.losses(outputs, wanted)
+            total += float(losses.double().sum())
+            targets += int((wanted != IGNORED).sum()) if task.loss is None else len(wanted)
             predictions.append(outputs.argmax(-1))
         return Evaluation(total / max(targets, 1), torch.cat(predictions) if predictions else y[:0])
 

@@ -18,6 +18,7 @@ from torch import Tensor
 UInt8Array = npt.NDArray[np.uint8]
 IntArray = npt.NDArray[np.int64]
 IndexArray = npt.NDArray[np.int32]
+FloatArray = npt.NDArray[np.float32]
 
 IGNORED = -100  # the label of a position with nothing to predict: it counts in no loss and no accuracy
 
@@ -26,17 +27,25 @@ State = Mapping[str, Tensor]  # named tensors: a checkpoint is a copy of it
 
 @dataclass(frozen=True)
 class Arrays:
-    """A data set in memory: images stay uint8 and are normalised a block at a time; text is the numbers of tokens."""
+    """A data set in memory: images stay uint8 and are normalised a block at a time; text is the numbers of tokens.
+
+    Anything else (a table of features) is what the model takes, as it is: float32, or whole numbers.
+    """
 
     name: str
-    x_train: UInt8Array | IndexArray  # [N, H, W, C]; text: [N, T]
+    x_train: UInt8Array | IndexArray | FloatArray  # [N, H, W, C]; text: [N, T]; features: [N, ...]
     y_train: IntArray  # [N]; text: [N, T], the token that follows, IGNORED where none does
-    x_test: UInt8Array | IndexArray  # [M, H, W, C]
+    x_test: UInt8Array | IndexArray | FloatArray  # [M, H, W, C]
     y_test: IntArray  # [M]
     classes: tuple[str, ...]  # text: the vocabulary
-    mean: tuple[float, ...]  # of x / 255, a channel each; text: ()
+    mean: tuple[float, ...]  # of x / 255, a channel each; () where examples are no images
     std: tuple[float, ...]
     users: IntArray | None = None  # [N], who wrote the training example, where the data set knows
+
+    @property
+    def is_image(self) -> bool:
+        """Whether examples are images, which are normalised on their way into the model."""
+        return bool(self.mean)
 
     @property
     def is_text(self) -> bool:

@@ -1,8 +1,9 @@
 """Data of one's own as a `DataSet`, which a config names as `data.name = "my_module:DATA"`.
 
 Nothing is read or checked before the data set is loaded, so that a mistake is one sentence, not an import that fails.
-Images are uint8; floats from 0 to 1 are rounded to the 256 levels. Where there is no test set, a share of the examples
-becomes one, by a draw that is the same every time. Data that are no images: see examples/own_model.py.
+Images are uint8; floats from 0 to 1 are rounded to the 256 levels. A table [N, columns] is taken as it is: floats as
+float32, whole numbers (tokens, categories) as whole numbers. Where there is no test set, a share of the examples
+becomes one, by a draw that is the same every time.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 class Examples:
     """Examples as they came: images, labels, and who they belong to."""
 
-    x: Any  # [N, H, W], [N, H, W, C] or [N, C, H, W]
+    x: Any  # images [N, H, W], [N, H, W, C] or [N, C, H, W]; or a table [N, columns]
     y: Any  # [N] numbers or names
     users: Any = None  # [N] numbers or names
 
@@ -128,7 +129,7 @@ def arrays(
     """Everything checked, and turned into what the engines take."""
     from sparsefed.core.types import Arrays
 
-    x, labels = _images(name, train.x), np.asarray(train.y)
+    x, labels = _inputs(name, train.x), np.asarray(train.y)
     _same_length(name, "labels", labels, len(x))
     users = None if train.users is None else _numbered(np.asarray(train.users))
     if users is not None:
@@ -136,25 +137,46 @@ def arrays(
     if test is None:
         x, labels, users, x_test, labels_test = _cut(name, x, labels, users, test_share)
     else:
-        x_test, labels_test = _images(name, test.x), np.asarray(test.y)
+        x_test, labels_test = _inputs(name, test.x), np.asarray(test.y)
         _same_length(name, "test labels", labels_test, len(x_test))
     if x.shape[1:] != x_test.shape[1:]:
-        raise DataError(f"{name}: training images are {list(x.shape[1:])}, test images {list(x_test.shape[1:])}")
+        raise DataError(f"{name}: training examples are {list(x.shape[1:])}, test examples {list(x_test.shape[1:])}")
     known = tuple(classes) if classes is not None else _classes(name, labels, labels_test)
-    mean, std = moments(x)
+    mean, std = moments(x) if x.ndim == 4 else ((), ())
     y, y_test = (_indices(name, each, known) for each in (labels, labels_test))
     return Arrays(name, x, y, x_test, y_test, known, mean, std, users)
 
 
-def _images(name: str, given: Any) -> UInt8Array:
-    """uint8 [N, H, W, C], copied only where it must be."""
+def _inputs(name: str, given: Any) -> Any:
+    """Return images as uint8 [N, H, W, C], a table as float32 or int64 [N, columns]."""
     x = np.asarray(given)
+    return _table(name, x) if x.ndim == 2 else _images(name, x)
+
+
+def _table(name: str, x: Any) -> Any:
+    if 0 in x.shape:
+        raise DataError(f"{name}: the table has the shape {list(x.shape)}; give at least one row and one column")
+    if x.dtype.kind in "iub":
+        return x.astype(np.int64)
+    if x.dtype.kind != "f":
+        raise DataError(f"{name}: the table holds {x.dtype}, but must hold numbers; encode names as numbers first")
+    bad = np.argwhere(~np.isfinite(x))
+    if len(bad):
+        row, column = bad[0].tolist()
+        raise DataError(
+            f"{name}: row {row}, column {column} of the table is {x[row, column]}; fill or drop such values"
+        )
+    return np.ascontiguousarray(x, np.float32)
+
+
+def _images(name: str, x: Any) -> UInt8Array:
+    """Return uint8 [N, H, W, C], copied only where it must be."""
     if x.ndim == 3:
         x = x[..., None]
     if x.ndim != 4 or 0 in x.shape:
         raise DataError(
             f"{name}: images must be [N, H, W], [N, H, W, C] or [N, C, H, W], at least one of them, but the shape is "
-            f"{list(x.shape)}; for data that are no images see examples/own_model.py"
+            f"{list(x.shape)}; a table is [N, columns]"
         )
     if x.shape[-1] > 4 and x.shape[1] <= 4:
         x = x.transpose(0, 2, 3, 1)
@@ -169,13 +191,14 @@ def _images(name: str, given: Any) -> UInt8Array:
     if x.dtype != np.uint8:
         raise DataError(f"{name}: images must be uint8, or floats from 0 to 1, but they are {x.dtype}")
     x = np.ascontiguousarray(x)
-    return x if x.flags.writeable else x.copy()  # torch warns of arrays that are not
+    image: UInt8Array = x if x.flags.writeable else x.copy()  # torch warns of arrays that are not
+    return image
 
 
 def _same_length(name: str, what: str, array: Any, n: int) -> None:
     if array.shape != (n,):
         raise DataError(
-            f"{name}: there are {n} images, but the {what} have the shape {list(array.shape)}; give one each"
+            f"{name}: there are {n} examples, but the {what} have the shape {list(array.shape)}; give one each"
         )
 
 

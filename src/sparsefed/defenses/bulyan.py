@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal, Unpack, get_args
 
 import numpy as np
 import torch
@@ -28,8 +28,10 @@ from sparsefed.core.errors import ConfigError, unknown
 from sparsefed.core.types import State
 from sparsefed.defenses.combine import robust
 from sparsefed.defenses.krum import keep_company, lowest
+from sparsefed.defenses.options import CommonKeywords
 from sparsefed.defenses.parameter_types import Attackers
 from sparsefed.defenses.pipeline import Combine, no_state
+from sparsefed.defenses.rule import rule
 from sparsefed.kernels import columns, distances
 from sparsefed.kernels.compilation import warm_up
 
@@ -39,11 +41,18 @@ Middle = Callable[[Tensor, int], Tensor]  # [theta, w], f -> [w]
 COLUMNS = 1 << 14  # of the selected rows that are gathered at a time: they stay in the cache
 
 
+@rule(
+    paper="El Mhamdi et al. 2018, The Hidden Vulnerability of Distributed Learning in Byzantium",
+    needs=("all rows",),
+    largest_f=lambda n: (n - 3) // 4,
+    audit=True,
+)
 def bulyan(
     f: Attackers,
     variant: Annotated[
         Variant, "of what Krum picked: 'trimmed_mean', or 'around_median', the n - 4f values nearest to the median"
     ] = "trimmed_mean",
+    **_: Unpack[CommonKeywords],
 ) -> Combine:
     """Krum picks n - 2f updates one by one; then the trimmed mean of those."""
     if variant not in get_args(Variant):

@@ -14,21 +14,29 @@ aggregated, and the server's momentum, if any, comes after. The paper's tau is c
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated
+from typing import Annotated, Unpack
 
 import torch
 from torch import Tensor
 
 from sparsefed.core.types import Block, Context, State
 from sparsefed.defenses.combine import stack
+from sparsefed.defenses.options import CommonKeywords
 from sparsefed.defenses.pipeline import Combine, Flow, clip_factors, require
+from sparsefed.defenses.rule import rule
 from sparsefed.kernels.compilation import warm_up
 from sparsefed.kernels.rows import row_norms
 
 
+@rule(
+    paper="Karimireddy et al. 2021, Learning from History for Byzantine Robust Optimization",
+    needs=("all rows",),
+    audit=True,
+)
 def centered_clipping(
     radius: Annotated[float, "tau, how far from the last aggregate an update may pull"],
     iterations: Annotated[int, "L, how often the clipped mean becomes the new centre within a round"] = 1,
+    **_: Unpack[CommonKeywords],
 ) -> Combine:
     """The last round's aggregate, moved by the mean of the updates' differences from it, each clipped to a radius.
 

@@ -10,20 +10,28 @@ Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates (Yin et
 
 from __future__ import annotations
 
+from typing import Unpack
+
 from sparsefed.core.types import State
 from sparsefed.defenses.combine import robust, stacked
+from sparsefed.defenses.options import CommonKeywords
 from sparsefed.defenses.parameter_types import Attackers
 from sparsefed.defenses.pipeline import Combine
+from sparsefed.defenses.rule import rule
 from sparsefed.kernels import columns
 from sparsefed.kernels.compilation import warm_up
 
+PAPER = "Yin et al. 2018, Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates"
 
-def trimmed_mean(f: Attackers) -> Combine:
+
+@rule(paper=PAPER, needs=("all rows",), audit=True)
+def trimmed_mean(f: Attackers, **_: Unpack[CommonKeywords]) -> Combine:
     """In each coordinate, the mean without the f largest and the f smallest values; needs n > 2 f."""
     return Combine(_prepared, robust("trimmed_mean", columns.trimmed_mean, f, lambda n: (n - 1) // 2).step)
 
 
-def median() -> Combine:
+@rule(paper=PAPER, needs=("all rows",), audit=True)
+def median(**_: Unpack[CommonKeywords]) -> Combine:
     """In each coordinate, the median; for an even number of updates the mean of the two in the middle."""
     return Combine(_prepared, stacked(columns.median).step)
 

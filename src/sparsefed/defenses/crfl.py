@@ -18,7 +18,7 @@ sigma 0.01). Devices weigh the same, not by their examples. Momentum is the fram
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Unpack
 
 import torch
 from torch import Tensor
@@ -27,12 +27,22 @@ from sparsefed.core.errors import ConfigError
 from sparsefed.core.types import Context, State
 from sparsefed.defenses.combine import mean
 from sparsefed.defenses.dp_noise import normal, require_sigma
-from sparsefed.defenses.options import RuleParts
+from sparsefed.defenses.options import CommonKeywords, RuleParts
 from sparsefed.defenses.parameter_types import Sigma
 from sparsefed.defenses.pipeline import Flow, Transform, no_state, require
+from sparsefed.defenses.rule import rule
 
 
-def crfl(model_norm: Annotated[float, "l2 norm to which the server clips the model"], sigma: Sigma) -> RuleParts:
+@rule(
+    paper="Xie et al. 2021, CRFL: Certifiably Robust Federated Learning against Backdoor Attacks",
+    needs=("model",),
+    weights=True,
+)
+def crfl(
+    model_norm: Annotated[float, "l2 norm to which the server clips the model"],
+    sigma: Sigma,
+    **_: Unpack[CommonKeywords],
+) -> RuleParts:
     """Mean, then the new model is clipped to an l2 norm and gets Gaussian noise."""
     return RuleParts(mean(), last=clip_and_perturb(model_norm, sigma))
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from typing import Annotated
+from typing import Annotated, Unpack
 
 import numpy as np
 import torch
@@ -32,18 +32,26 @@ from torch import Tensor
 from sparsefed.core.rng import rng
 from sparsefed.core.types import Block, Context, IntArray, State
 from sparsefed.defenses.combine import require_enough, require_f, stack
+from sparsefed.defenses.options import CommonKeywords
 from sparsefed.defenses.parameter_types import Attackers
 from sparsefed.defenses.pipeline import Combine, Flow, no_state, require
+from sparsefed.defenses.rule import rule
 from sparsefed.kernels.rows import weighted_sum
 
 EQUAL = 1e-9  # of the largest score
 
 
+@rule(
+    paper="Shejwalkar and Houmansadr 2021, Manipulating the Byzantine: Optimizing Model Poisoning Attacks and Defenses",
+    needs=("all rows",),
+    largest_f=lambda n: n - 1,
+)
 def dnc(
     f: Attackers,
     iterations: Annotated[int, "how often coordinates are drawn; who is good in each is kept"] = 1,
     subsample: Annotated[int, "b, the coordinates that an iteration looks at"] = 10_000,
     filter_fraction: Annotated[float, "c, how many rows an iteration leaves out, as a multiple of f"] = 1.0,
+    **_: Unpack[CommonKeywords],
 ) -> Combine:
     """The mean of the updates that no random view of the coordinates shows as outliers of its main direction."""
     require_f(f)

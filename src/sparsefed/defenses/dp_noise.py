@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal, Unpack, get_args
 
 import numpy as np
 import torch
@@ -29,9 +29,10 @@ from sparsefed.core.errors import ConfigError, unknown
 from sparsefed.core.rng import rng
 from sparsefed.core.types import Block, Context, State
 from sparsefed.defenses.combine import mean
-from sparsefed.defenses.options import CommonOptions, RuleParts
+from sparsefed.defenses.options import CommonKeywords, CommonOptions, RuleParts
 from sparsefed.defenses.parameter_types import Sigma
 from sparsefed.defenses.pipeline import Combine, Flow, Transform, identity, no_state, require
+from sparsefed.defenses.rule import rule
 from sparsefed.defenses.server import momentum
 from sparsefed.defenses.topk_memory import topk_memory
 
@@ -41,10 +42,12 @@ SIGMA_TABLE = 0.025
 SIGMA_FIGURES = math.sqrt(0.001)
 
 
+@rule(paper="Sun et al. 2019, Can You Really Backdoor Federated Learning?", usual={"clip_norm": 5.0}, weights=True)
 def dp_noise(
     sigma: Sigma,
     placement: Annotated[NoisePlacement, "noise on the mean of the updates, or on the vector that is applied"] = "mean",
     k: Annotated[int | None, "top-k with memory as in sparsefed, beside the noise; None: dense"] = None,
+    **_: Unpack[CommonKeywords],
 ) -> RuleParts:
     """Clip, mean, and Gaussian noise on every coordinate."""
     if placement not in get_args(NoisePlacement):

@@ -17,7 +17,7 @@ authors' code finds Delta's cells as those where S(Delta) is not 0; here they ar
 
 from __future__ import annotations
 
-from typing import Annotated, get_args
+from typing import Annotated, Unpack, get_args
 
 import torch
 from torch import Tensor
@@ -25,9 +25,10 @@ from torch import Tensor
 from sparsefed.core.errors import ConfigError, unknown
 from sparsefed.core.types import Context, State
 from sparsefed.defenses.combine import mean
-from sparsefed.defenses.options import RuleParts
+from sparsefed.defenses.options import CommonKeywords, RuleParts
 from sparsefed.defenses.parameter_types import TopK
 from sparsefed.defenses.pipeline import Flow, Transform, require, require_rho
+from sparsefed.defenses.rule import rule
 from sparsefed.defenses.topk_memory import Masking
 from sparsefed.kernels.compilation import warm_up
 from sparsefed.kernels.sketch import (
@@ -44,6 +45,11 @@ from sparsefed.kernels.sketch import (
 from sparsefed.kernels.topk import check_k
 
 
+@rule(
+    paper="Rothchild et al. 2020, FetchSGD: Communication-Efficient Federated Learning with Sketching",
+    usual={"clip_norm": 5.0},
+    weights=True,
+)
 def fetchsgd(
     k: TopK,
     rows: Annotated[int, "rows of the count sketch, an odd number"] = 5,
@@ -51,6 +57,7 @@ def fetchsgd(
     masking: Annotated[
         Masking | None, "how the sketches forget what was applied; by default as the preset says"
     ] = None,
+    **_: Unpack[CommonKeywords],
 ) -> RuleParts:
     """Clip, mean, and the k heaviest coordinates of a sketched error memory reach the model."""
     require(k >= 1, f"k is {k}, but FetchSGD must update at least one coordinate a round: choose k >= 1")

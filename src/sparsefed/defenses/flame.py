@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, Unpack, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +34,9 @@ from sparsefed.core.errors import ConfigError, unknown
 from sparsefed.core.types import Block, Context, State
 from sparsefed.defenses.combine import stack
 from sparsefed.defenses.dp_noise import normal
+from sparsefed.defenses.options import CommonKeywords
 from sparsefed.defenses.pipeline import Combine, Flow, clip_factors, no_state, require
+from sparsefed.defenses.rule import rule
 from sparsefed.kernels.rows import row_norms, weighted_sum
 
 Compare = Literal["models", "updates"]
@@ -46,9 +48,13 @@ TIE = 1 + 1e-9
 TILE_NUMBERS = 1 << 18  # float64 numbers of all rows that are held at a time
 
 
+@rule(
+    paper="Nguyen et al. 2022, FLAME: Taming Backdoors in Federated Learning", needs=("all rows", "model"), audit=True
+)
 def flame(
     noise: Annotated[float, "lambda: the noise's standard deviation as a share of the median norm; 0 is none"] = 0.001,
     compare: Annotated[Compare, "whose angles are clustered: the local models' (the paper) or the updates'"] = "models",
+    **_: Unpack[CommonKeywords],
 ) -> Combine:
     """The majority cluster by angle, clipped to the median norm, averaged, with a little Gaussian noise."""
     require(0 <= noise < math.inf, f"noise is {noise}, but it is a share of the median norm: choose noise >= 0")

@@ -17,19 +17,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.types import Block, Context, State
+from sparsefed.defenses.options import CommonKeywords
 from sparsefed.defenses.pipeline import Combine, Flow, no_state, no_updates, require
+from sparsefed.defenses.rule import rule
 from sparsefed.kernels.rows import row_moments, row_norms, weighted_sum
 
 SHORTEST = 1e-30  # times the root's norm: a shorter update cannot be stretched to it within float32
 
 
-def fltrust() -> Combine:
+@rule(
+    paper="Cao et al. 2021, FLTrust: Byzantine-robust Federated Learning via Trust Bootstrapping",
+    needs=("rows", "root"),
+)
+def fltrust(**_: Unpack[CommonKeywords]) -> Combine:
     """Weights by the cosine with the server's own update, and every update cut or stretched to that one's length."""
 
     def step(state: State, blocks: Iterable[Block], context: Context) -> Flow:

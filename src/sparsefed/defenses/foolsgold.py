@@ -27,7 +27,7 @@ As in the authors' code, similarities below 0 count as 0, and an alpha above 0.9
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated
+from typing import Annotated, Unpack
 
 import numpy as np
 import torch
@@ -36,7 +36,9 @@ from torch import Tensor
 from sparsefed.core.types import Block, Context, IntArray, State
 from sparsefed.defenses.combine import stack
 from sparsefed.defenses.history import Remember, most_devices, require_remember
+from sparsefed.defenses.options import CommonKeywords
 from sparsefed.defenses.pipeline import Combine, Flow, require
+from sparsefed.defenses.rule import rule
 from sparsefed.kernels.compilation import warm_up
 from sparsefed.kernels.distances import gram, rehearse
 from sparsefed.kernels.rows import weighted_sum
@@ -48,9 +50,11 @@ TILE = 1 << 18  # coordinates of all histories that lie side by side at a time
 Histories = Mapping[int, Tensor]  # of each sender, float32 [d]
 
 
+@rule(paper="Fung et al. 2020, The Limitations of Federated Learning in Sybil Settings", needs=("all rows", "history"))
 def foolsgold(
     remember: Remember = None,
     kappa: Annotated[float, "confidence: how steeply the logit parts sybils from the rest"] = 1.0,
+    **_: Unpack[CommonKeywords],
 ) -> Combine:
     """Weights that fall with the similarity of a device's past updates to those of any other device."""
     require_remember(remember)

@@ -25,7 +25,7 @@ scaling.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Literal, NamedTuple, get_args
+from typing import Annotated, Literal, NamedTuple, Unpack, get_args
 
 import torch
 from torch import Tensor
@@ -33,7 +33,9 @@ from torch import Tensor
 from sparsefed.core.errors import ConfigError, unknown
 from sparsefed.core.types import Block, Context, State
 from sparsefed.defenses.combine import stack
+from sparsefed.defenses.options import CommonKeywords
 from sparsefed.defenses.pipeline import Combine, Flow, require
+from sparsefed.defenses.rule import rule
 from sparsefed.kernels.compilation import warm_up
 from sparsefed.kernels.rows import row_norms
 
@@ -51,11 +53,13 @@ class _Found(NamedTuple):
     steps: int
 
 
+@rule(paper="Pillutla et al. 2022, Robust Aggregation for Federated Learning", needs=("all rows",), audit=True)
 def geometric_median(
     nu: Annotated[float | None, "a distance below nu counts as nu; None: 2^-24 of the median norm"] = None,
     iterations: Annotated[int, "steps of Weiszfeld's iteration, at most"] = 1000,
     tolerance: Annotated[float, "stop where a step moves less than this share of the harmonic mean distance"] = 1e-6,
     start: Annotated[Start, "where the iteration starts: at the mean of the updates, or at zero"] = "mean",
+    **_: Unpack[CommonKeywords],
 ) -> Combine:
     """The point with the least sum of distances to all updates (RFA), by smoothed Weiszfeld steps.
 

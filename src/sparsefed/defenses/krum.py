@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cmp_to_key, partial
-from typing import TYPE_CHECKING, Annotated, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Literal, Unpack, get_args
 
 import numpy as np
 import torch
@@ -26,8 +26,10 @@ from torch import Tensor
 from sparsefed.core.errors import ConfigError, unknown
 from sparsefed.core.types import Block, Context, State
 from sparsefed.defenses.combine import require_enough, require_f, stack
+from sparsefed.defenses.options import CommonKeywords
 from sparsefed.defenses.parameter_types import Attackers
 from sparsefed.defenses.pipeline import Combine, Flow, require
+from sparsefed.defenses.rule import rule
 from sparsefed.kernels.compilation import warm_up
 from sparsefed.kernels.distances import COLUMNS, rehearse, squared_distances
 from sparsefed.kernels.rows import weighted_sum
@@ -35,7 +37,14 @@ from sparsefed.kernels.rows import weighted_sum
 if TYPE_CHECKING:
     from sparsefed.kernels.vector_kernels import Doubles, Index
 
+PAPER = "Blanchard et al. 2017, Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent"
+
 Variant = Literal["blanchard", "paper-box"]
+
+
+def most_attackers(n: int) -> int:
+    """The largest f with n >= 2f + 3."""
+    return (n - 3) // 2
 
 
 @dataclass(frozen=True)
@@ -51,11 +60,13 @@ class Company:
 Score = Callable[[Tensor, int], tuple[Company, "Doubles"]]  # rows, f -> distances and scores [n]
 
 
+@rule(paper=PAPER, needs=("all rows",), largest_f=most_attackers)
 def krum(
     f: Attackers,
     variant: Annotated[Variant, "'blanchard', or 'paper-box': the algorithm as the SparseFed paper prints it"] = (
         "blanchard"
     ),
+    **_: Unpack[CommonKeywords],
 ) -> Combine:
     """The one update that is nearest to its n - f - 2 nearest others.
 
@@ -69,8 +80,11 @@ def krum(
     return _selecting("krum", f, scores[variant], lambda received, n, f: 1)  # noqa: ARG005
 
 
+@rule(paper=PAPER, needs=("all rows",), largest_f=most_attackers, audit=True)
 def multi_krum(
-    f: Attackers, m: Annotated[int | None, "how many updates of lowest score are averaged; by default n - f"] = None
+    f: Attackers,
+    m: Annotated[int | None, "how many updates of lowest score are averaged; by default n - f"] = None,
+    **_: Unpack[CommonKeywords],
 ) -> Combine:
     """The mean of the m updates that are nearest to their n - f - 2 nearest others."""
     require(m is None or m >= 1, f"m is {m}, but a mean is of at least one update: choose m >= 1")
@@ -80,11 +94,6 @@ def multi_krum(
         return n - f if m is None else min(m, n)
 
     return _selecting("multi_krum", f, blanchard_scores, size)
-
-
-def most_attackers(n: int) -> int:
-    """The largest f with n >= 2f + 3."""
-    return (n - 3) // 2
 
 
 def blanchard_scores(rows: Tensor, f: int) -> tuple[Company, Doubles]:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Annotated
+from typing import Annotated, Unpack
 
 import torch
 from torch import Tensor
@@ -31,7 +31,9 @@ from torch import Tensor
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.types import Block, Context, State
 from sparsefed.defenses.combine import stack
+from sparsefed.defenses.options import CommonKeywords
 from sparsefed.defenses.pipeline import Combine, Flow, clip_factors, require
+from sparsefed.defenses.rule import rule
 from sparsefed.kernels.compilation import warm_up
 from sparsefed.kernels.rows import row_norms, weighted_sum
 from sparsefed.kernels.topk import rehearse, topk_mask
@@ -39,10 +41,16 @@ from sparsefed.kernels.topk import rehearse, topk_mask
 ROUNDING = 1e-9  # of the largest value: differences below are none
 
 
+@rule(
+    paper="Xu et al. 2025, Achieving Byzantine-Resilient Federated Learning via Layer-Adaptive Sparsified Model "
+    "Aggregation",
+    needs=("all rows", "layers"),
+)
 def lasa(
     sparsity: Annotated[float, "the share of each update's coordinates, the smallest, that is set to 0"] = 0.3,
     lambda_n: Annotated[float, "how many standard deviations a layer's norm may lie from the median"] = 1.0,
     lambda_s: Annotated[float, "how many standard deviations a layer's share of positive signs may"] = 1.0,
+    **_: Unpack[CommonKeywords],
 ) -> Combine:
     """Sparsified updates; in each layer the mean of those whose norm and signs lie near the median."""
     require(0 <= sparsity < 1, f"sparsity is {sparsity}, but some coordinates must be left: choose 0 <= sparsity < 1")

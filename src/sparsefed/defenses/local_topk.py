@@ -21,14 +21,16 @@ twice, the second time from the memory that the first left. Pre-aggregation sees
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, Unpack
 
 import torch
 from torch import Tensor
 
 from sparsefed.core.types import Block, Context, State
 from sparsefed.defenses.history import Remember, most_devices, require_remember
+from sparsefed.defenses.options import CommonKeywords
 from sparsefed.defenses.pipeline import Combine, Flow, clip_factors, no_updates, require
+from sparsefed.defenses.rule import rule
 from sparsefed.kernels.compilation import warm_up
 from sparsefed.kernels.topk import check_k, rehearse, topk_indices
 
@@ -44,10 +46,12 @@ class Sent(NamedTuple):
     memory: Tensor  # float32 [d], fresh
 
 
+@rule(paper="Stich et al. 2018, Sparsified SGD with Memory", needs=("rows", "history"), usual={"clip_norm": 5.0})
 def local_topk(
     k: Annotated[int, "coordinates that a device sends in a round"],
     remember: Remember = None,
     message_norm: Annotated[float | None, "l2 norm to which what a device sends is cut; None: as long as it is"] = None,
+    **_: Unpack[CommonKeywords],
 ) -> Combine:
     """Every device sends the k largest coordinates of its own memory; the server takes the mean."""
     require(k >= 1, f"k is {k}, but a device must send at least one coordinate: choose k >= 1")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, TypedDict
 
 from sparsefed.core.types import Defense
 from sparsefed.defenses.clip import clip_l2, clip_l2_adaptive, clip_l2_per_step, clip_l2_quantile, no_clip
@@ -19,6 +19,20 @@ from sparsefed.defenses.modes import PRESETS, Clip, Mode, Preset, PresetName
 from sparsefed.defenses.pipeline import Combine, PerUpdate, Transform, chain, identity, pipeline, require
 from sparsefed.defenses.pre_aggregation import pre_aggregations
 from sparsefed.defenses.server import momentum, scale_by_lr
+
+REGIME = ("mode", "preset", "local_steps")  # options that follow from how devices train, not from the rule
+
+
+class CommonKeywords(TypedDict, total=False):
+    """The keywords of every rule, for editors and type checkers; `CommonOptions` says what they mean."""
+
+    clip_norm: float | None
+    clip: Clip | None
+    quantile: float
+    clip_rate: float
+    pre: str | Sequence[str | Mapping[str, Any]]
+    rho: float
+    local_steps: int
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,14 +16,16 @@ fewer than `threshold` votes, those who are left must agree: who sends NaN must 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated
+from typing import Annotated, Unpack
 
 import torch
 from torch import Tensor
 
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.types import Block, Context, State
+from sparsefed.defenses.options import CommonKeywords
 from sparsefed.defenses.pipeline import Combine, Flow, no_updates, require
+from sparsefed.defenses.rule import rule
 from sparsefed.kernels.blocks import ScaledBlock
 from sparsefed.kernels.columns import rehearse, sign_votes
 from sparsefed.kernels.compilation import warm_up
@@ -31,7 +33,11 @@ from sparsefed.kernels.compilation import warm_up
 Threshold = Annotated[int, "votes by which a coordinate's sign must win, or else the server moves it the other way"]
 
 
-def rlr(threshold: Threshold) -> Combine:
+@rule(
+    paper="Ozdayi et al. 2021, Defending against Backdoors in Federated Learning with Robust Learning Rate",
+    needs=("rows",),
+)
+def rlr(threshold: Threshold, **_: Unpack[CommonKeywords]) -> Combine:
     """The mean, with the sign turned in each coordinate where the vote of signs is closer than a threshold."""
     require(
         threshold >= 0,

@@ -33,7 +33,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Unpack
 
 import numpy as np
 import torch
@@ -42,10 +42,14 @@ from torch import Tensor
 from sparsefed.core.rng import rng
 from sparsefed.core.types import Block, Context, State
 from sparsefed.defenses.combine import stack
+from sparsefed.defenses.options import CommonKeywords
 from sparsefed.defenses.pipeline import Combine, Flow, clip_factors, no_state, require
+from sparsefed.defenses.rule import rule
 from sparsefed.kernels.compilation import warm_up
 from sparsefed.kernels.distances import gram, rehearse
 from sparsefed.kernels.rows import row_norms, weighted_sum
+
+PAPER = "Xu et al. 2022, Byzantine-robust Federated Learning through Collaborative Malicious Gradient Filtering"
 
 DECIMALS = 9  # of a statistic; what is left is rounding
 SAME = 1e-10  # distances that differ by less are equal: less than two statistics that differ
@@ -58,12 +62,14 @@ Upper = Annotated[float, "R, the longest update let through, as a multiple of th
 Share = Annotated[float, "share of the coordinates whose signs are looked at"]
 
 
-def signguard(lower: Lower = 0.1, upper: Upper = 3.0, share: Share = 0.1) -> Combine:
+@rule(paper=PAPER, needs=("all rows",))
+def signguard(lower: Lower = 0.1, upper: Upper = 3.0, share: Share = 0.1, **_: Unpack[CommonKeywords]) -> Combine:
     """The mean of updates of usual length and in the largest cluster by shares of signs, clipped to the median norm."""
     return _guard(lower, upper, share, lambda rows: rows.new_zeros(len(rows), 0, dtype=torch.float64))
 
 
-def signguard_sim(lower: Lower = 0.1, upper: Upper = 3.0, share: Share = 0.1) -> Combine:
+@rule(paper=PAPER, needs=("all rows",))
+def signguard_sim(lower: Lower = 0.1, upper: Upper = 3.0, share: Share = 0.1, **_: Unpack[CommonKeywords]) -> Combine:
     """SignGuard whose clusters see the cosine similarity to the other updates as well."""
     return replace(_guard(lower, upper, share, similarity), init=_prepared)
 

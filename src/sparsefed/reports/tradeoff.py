@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sparsefed.core.types import RunRecord
 from sparsefed.reports.lines import MARKS, PALETTE, dressed, log_ticks, share_axis
 from sparsefed.results.groups import facts, frozen, told_apart
-from sparsefed.results.matrix import CALM, mean
+from sparsefed.results.matrix import NO_ATTACK, mean
 from sparsefed.results.numbers import finite, percent, significant
 from sparsefed.results.summary import SummaryRow, attacked, summary
 
@@ -105,4 +105,4 @@ def _told(points: Sequence[Mapping[str, Any]]) -> str:
 
 def _pair(run: RunRecord) -> str:
     kinds = {kind: (run.config.get(kind) or {}).get("name", "") for kind in ("defense", "attack")}
-    return f"{kinds['defense']} under {kinds['attack']}" if attacked(run) else f"{kinds['defense']}, {CALM}"
+    return f"{kinds['defense']} under {kinds['attack']}" if attacked(run) else f"{kinds['defense']}, {NO_ATTACK}"

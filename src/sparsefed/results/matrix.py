@@ -22,7 +22,7 @@ from sparsefed.core.types import RunRecord
 from sparsefed.results.groups import facts, frozen, told_apart
 from sparsefed.results.summary import SummaryRow, attacked, summary
 
-CALM = "no attack"
+NO_ATTACK = "no attack"
 TASK, THREAT = ("data", "model"), ("attack", "threat")
 HELD, FELL = (0.10, 0.05), (0.50, 0.20)  # attack accuracy beyond what comes for nothing, test accuracy lost
 
@@ -61,7 +61,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Matrix:
-    """All pairs of one setting; `CALM`, where there is such a run, is the first attack."""
+    """All pairs of one setting; `NO_ATTACK`, where there is such a run, is the first attack."""
 
     setting: str  # what tells it from the other matrices; '' where it is the only one
     defenses: tuple[str, ...]
@@ -70,17 +70,17 @@ class Matrix:
 
     @property
     def hostile(self) -> tuple[str, ...]:
-        """The attacks without `CALM`."""
-        return tuple(attack for attack in self.attacks if attack != CALM)
+        """The attacks without `NO_ATTACK`."""
+        return tuple(attack for attack in self.attacks if attack != NO_ATTACK)
 
     @property
     def attacked(self) -> dict[tuple[str, str], Entry]:
         """The entries under attack."""
-        return {pair: entry for pair, entry in self.entries.items() if pair[1] != CALM}
+        return {pair: entry for pair, entry in self.entries.items() if pair[1] != NO_ATTACK}
 
     def lost(self, defense: str, attack: str) -> float | None:
         """Test accuracy lost, against the same defense without attackers or else the best of the matrix."""
-        calm, own = self.entries.get((defense, CALM)), self.entries[defense, attack].test
+        calm, own = self.entries.get((defense, NO_ATTACK)), self.entries[defense, attack].test
         if calm is None or calm.test is None or own is None:
             return self.behind(defense, attack)
         return calm.test - own
@@ -93,7 +93,7 @@ class Matrix:
 
     def gained(self, defense: str, attack: str) -> float | None:
         """Attack accuracy beyond what comes for nothing."""
-        calm, own = self.entries.get((defense, CALM)), self.entries[defense, attack].attack
+        calm, own = self.entries.get((defense, NO_ATTACK)), self.entries[defense, attack].attack
         return None if own is None else own - ((calm.attack if calm else None) or 0.0)
 
 
@@ -136,10 +136,10 @@ def _matrix(runs: Sequence[RunRecord], rows: Sequence[SummaryRow], setting: str)
     defenses = told_apart([(_name(run, "defense"), facts(run, without=(*TASK, *THREAT))) for run in runs])
     hostile = [i for i, run in enumerate(runs) if attacked(run)]
     told = told_apart([(_name(runs[i], "attack"), facts(runs[i], only=THREAT)) for i in hostile])
-    attacks = {**dict.fromkeys(range(len(runs)), CALM), **dict(zip(hostile, told, strict=True))}
+    attacks = {**dict.fromkeys(range(len(runs)), NO_ATTACK), **dict(zip(hostile, told, strict=True))}
     pairs = [(defenses[i], attacks[i]) for i in range(len(runs))]
     together = {pair: tuple(rows[i] for i, other in enumerate(pairs) if other == pair) for pair in pairs}
-    columns = dict.fromkeys(sorted(attacks.values(), key=lambda attack: attack != CALM))
+    columns = dict.fromkeys(sorted(attacks.values(), key=lambda attack: attack != NO_ATTACK))
     return Matrix(
         setting, tuple(dict.fromkeys(defenses)), tuple(columns), {pair: Entry(own) for pair, own in together.items()}
     )

@@ -1,47 +1,23 @@
-"""Run folders: what a run leaves behind, and how it goes on.
-
-    config.toml             what was asked for, every default written out
-    manifest.json           when, where, with which versions, and how far it got
-    metrics.jsonl           a line a round
-    checkpoint.safetensors  the whole server state: parameters and the defense's memory
-
-A checkpoint replaces the one before in a single step, after the metrics up to it have reached the disk. So a process
-that is killed at any moment leaves a folder from which `resume` continues, bit for bit the run it would have been.
-Nothing that was computed is ever deleted unless the caller says so, and damage is an error, never a shorter run.
-"""
+"""Run folders: what a run leaves behind, how it goes on, and the one way to run into one."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, BinaryIO, Literal
-
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
-from torch import Tensor
-
-from sparsefed.core import toml
-from sparsefed.core.errors import RunError
-from sparsefed.core.round import RoundReport, ServerState
-from sparsefed.core.types import RunRecord
-from sparsefed.runs.disk import (
-    CHECKPOINT,
-    CONFIG,
-    MANIFEST,
-    METRICS,
-    appending,
-    disk,
-    is_locked,
-    line,
-    locked,
-    write_all,
-    write_atomically,
+from sparsefed.runs.disk import CHECKPOINT, CONFIG, MANIFEST, METRICS, locked, write_all, write_atomically
+from sparsefed.runs.folder import (
+    create,
+    execute,
+    find,
+    is_run,
+    load_config,
+    load_run,
+    load_state,
+    note,
+    refuse_overwriting,
+    restore,
+    save,
+    unfinished,
 )
-from sparsefed.runs.provenance import commit, manifest, now, versions
+from sparsefed.runs.run import run
 
 __all__ = [
     "CHECKPOINT",
@@ -58,272 +34,10 @@ __all__ = [
     "locked",
     "note",
     "refuse_overwriting",
+    "restore",
+    "run",
+    "save",
     "unfinished",
     "write_all",
     "write_atomically",
 ]
-
-_HEADER = (
-    "sparsefed"  # one entry in a checkpoint: several would be written in any order, and equal runs be unequal files
-)
-_START_OVER = "delete it and resume: the run then starts from round 1"
-
-
-# --- making ----------------------------------------------------------------------------------------------------------
-
-
-def create(folder: Path, config: Mapping[str, Any], overwrite: bool = False) -> None:
-    """A new run folder with its config and manifest; refuses to write over a run unless told to."""
-    refuse_overwriting(folder, config, overwrite)
-    with disk(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder), disk(folder):
-        # The manifest is replaced last: killed in between, the folder holds a run that can be resumed from round 1.
-        for name in (CHECKPOINT, METRICS):
-            (folder / name).unlink(missing_ok=True)
-        write_atomically(folder / CONFIG, toml.dumps(config).encode())
-        _write_manifest(folder, manifest(config))
-
-
-def refuse_overwriting(folder: Path, config: Mapping[str, Any], overwrite: bool = False) -> None:
-    """One sentence where `create` would destroy something: a run, unless told to, or a config that is not a run's."""
-    if is_run(folder) or (folder / CHECKPOINT).exists() or (folder / METRICS).exists():
-        if not overwrite:
-            raise RunError(
-                f"{folder} already holds a run; continue it with `sparsefed resume {folder}`, choose another folder "
-                "with --out, or start it anew with --overwrite"
-            )
-    elif (folder / CONFIG).exists() and load_config(folder) != config:
-        raise RunError(f"{folder / CONFIG} is there already and belongs to no run; choose another folder with --out")
-
-
-def is_run(folder: Path) -> bool:
-    """Whether a run was made here."""
-    return (folder / MANIFEST).is_file()
-
-
-def unfinished(wanted: Mapping[Path, Mapping[str, Any]]) -> dict[Path, bool]:
-    """Which of these runs are still to be done, and whether they must be created first; one of another config in the
-    place of one of them is refused."""
-    standings = {folder: _standing(folder, config) for folder, config in wanted.items()}
-    for folder, standing in standings.items():
-        if standing == "another":
-            raise RunError(f"{folder} holds a run of another config; move it away, or choose another folder with --out")
-    return {folder: standing == "nothing" for folder, standing in standings.items() if standing != "finished"}
-
-
-def _standing(folder: Path, config: Mapping[str, Any]) -> Literal["nothing", "another", "finished", "unfinished"]:
-    if not is_run(folder):
-        return "nothing"
-    if load_config(folder) != config:
-        return "another"
-    return "finished" if _load_manifest(folder).get("status") == "finished" else "unfinished"
-
-
-# --- reading ---------------------------------------------------------------------------------------------------------
-
-
-def load_run(folder: Path) -> RunRecord:
-    """A run folder read back, finished or not; one whose process was killed is 'interrupted'."""
-    config, manifest = load_config(folder), _load_manifest(folder)
-    if manifest.get("status") == "running" and not is_locked(folder):
-        manifest["status"] = "interrupted"
-    rows = tuple(row for _, row in _rows(folder, int(manifest.get("round", 0))))
-    return RunRecord(str(config.get("name") or folder.name), config, manifest, rows, folder)
-
-
-def find(paths: Sequence[Path]) -> list[Path]:
-    """The run folders among these paths and directly below them, in the order their runs were made."""
-    found: list[Path] = []
-    for path in paths:
-        if not path.is_dir():
-            raise RunError(f"there is no folder {path}; give folders that `sparsefed run` or `demo` made")
-        below = [manifest.parent for manifest in path.glob("*/" + MANIFEST)]
-        found += [path] if is_run(path) else sorted(below, key=lambda folder: (_created(folder), folder))
-    if not found:
-        raise RunError(f"no run in {', '.join(map(str, paths))}; give folders that `sparsefed run` or `demo` made")
-    return found
-
-
-def load_config(folder: Path) -> dict[str, Any]:
-    """The config a run was started with."""
-    path = folder / CONFIG
-    if not path.is_file():
-        raise RunError(f"{folder} is not a run folder (it has no {CONFIG}); give a folder that `sparsefed run` made")
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise RunError(f"{path} is damaged ({error}); put back what it was, or start the run anew") from error
-
-
-def load_state(folder: Path) -> ServerState | None:
-    """The state at the last checkpoint; None where the run had not reached its first."""
-    path = folder / CHECKPOINT
-    if not path.exists():
-        return None
-    try:
-        with safe_open(path, framework="pt") as file:
-            header = json.loads((file.metadata() or {})[_HEADER])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-        defense = {name.removeprefix("defense."): t for name, t in tensors.items() if name != "theta"}
-        state, config = ServerState(int(header["round"]), tensors["theta"], defense), header["config"]
-    except (SafetensorError, KeyError, ValueError, TypeError) as error:
-        raise RunError(f"{path} is damaged ({error}); {_START_OVER}") from error
-    if config != _fingerprint(folder):
-        raise RunError(
-            f"{folder / CONFIG} was changed after the run had begun, so going on would be neither the one run nor the "
-            f"other; undo the change, or run it elsewhere: `sparsefed run {folder / CONFIG} --out FOLDER`"
-        )
-    return state
-
-
-def _fingerprint(folder: Path) -> str:
-    return hashlib.sha256((folder / CONFIG).read_bytes()).hexdigest()
-
-
-def _load_manifest(folder: Path) -> dict[str, Any]:
-    path = folder / MANIFEST
-    if not path.is_file():
-        raise RunError(f"{folder} is not a run folder (it has no {MANIFEST}); give a folder that `sparsefed run` made")
-    try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError) as error:
-        lost = f"delete it and `sparsefed resume {folder}`: only the note of where and when the run began is lost"
-        raise RunError(f"{path} is damaged ({error}); {lost}") from error
-
-
-def _created(folder: Path) -> str:
-    return str(_load_manifest(folder).get("created", ""))
-
-
-def _rows(folder: Path, least: int) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    """The rounds in metrics.jsonl, each as it is written and as read, up to what a killed process left half written;
-    an error where that leaves fewer than the `least` that are known to have been saved."""
-    path, done = folder / METRICS, 0
-    if path.exists():
-        with path.open("rb") as file:
-            for line in file:
-                row = _row(line)
-                if row is None or row.get("round") != done + 1:
-                    break
-                done += 1
-                yield line, row
-    if done < least:
-        both = f"delete it and {CHECKPOINT}, then resume: the run then starts from round 1"
-        raise RunError(f"{path} is damaged (line {done + 1} is not round {done + 1} of the {least} saved); {both}")
-
-
-def _row(line: bytes) -> dict[str, Any] | None:
-    try:
-        row = json.loads(line) if line.endswith(b"\n") else None
-    except ValueError:
-        return None
-    return row if isinstance(row, dict) else None
-
-
-# --- running ---------------------------------------------------------------------------------------------------------
-
-
-def execute(
-    folder: Path,
-    begin: ServerState,
-    reports: Callable[[ServerState], Iterator[RoundReport]],
-    checkpoint_every: int,
-    watch: Callable[[RoundReport], None] = lambda report: None,  # noqa: ARG005
-) -> None:
-    """Drive a run from where its folder stands (a new one from `begin`) to its end; `reports` makes the rounds that
-    follow a state. Ctrl-C, and any error, is raised again after the last whole round has been saved."""
-    load_config(folder)
-    with locked(folder):
-        saved = last = _last_saved(folder, begin)
-        _forget_unsaved(folder, saved.round)
-        note(folder, status="running", round=saved.round, parameters=len(begin.theta), **_resumed(folder, saved.round))
-        status = "interrupted"
-        with appending(folder) as metrics:
-            try:
-                for report in reports(last):
-                    _append(folder, metrics, report)
-                    last = report.state
-                    if last.round % checkpoint_every == 0:
-                        saved = _checkpoint(folder, metrics, last)
-                    watch(report)
-                status = "finished"
-            finally:
-                if last is not saved:
-                    _checkpoint(folder, metrics, last)
-                note(folder, status=status, round=last.round)
-
-
-def _last_saved(folder: Path, begin: ServerState) -> ServerState:
-    state = load_state(folder)
-    if state is None:
-        return begin
-    if not _goes_on(_tensors(state), _tensors(begin)):
-        raise RunError(
-            f"{folder / CHECKPOINT} is not of this run: it holds {_described(state)}, but the config makes "
-            f"{_described(begin)}; put the right one back, or {_START_OVER}"
-        )
-    return state
-
-
-def _goes_on(saved: Mapping[str, Tensor], begin: Mapping[str, Tensor]) -> bool:
-    """Whether what was saved can have come from the beginning: the same tensors, but for what is kept a device each
-    (its name ends in a number) and for lists that begin empty."""
-    lasting = {name for name in saved if not name.rpartition(".")[2].isdecimal()}
-    return lasting == begin.keys() and all(_alike(saved[name], begin[name]) for name in begin)
-
-
-def _alike(saved: Tensor, begin: Tensor) -> bool:
-    if saved.dtype != begin.dtype or saved.dim() != begin.dim():
-        return False
-    return all(size in (now, 0) for now, size in zip(saved.shape, begin.shape, strict=True))
-
-
-def _described(state: ServerState) -> str:
-    return f"{len(state.theta):,} parameters with {', '.join(sorted(state.defense)) or 'no state'}"
-
-
-def _tensors(state: ServerState) -> dict[str, Tensor]:
-    return {"theta": state.theta, **{f"defense.{name}": t for name, t in state.defense.items()}}
-
-
-def _append(folder: Path, metrics: BinaryIO, report: RoundReport) -> None:
-    with disk(folder):
-        metrics.write(line({**report.metrics, "seconds": round(report.seconds, 4)}))
-        metrics.flush()
-
-
-def _checkpoint(folder: Path, metrics: BinaryIO, state: ServerState) -> ServerState:
-    """Metrics first: what a checkpoint has passed is on the disk."""
-    header = json.dumps({"round": state.round, "config": _fingerprint(folder)})
-    content = save({name: t.contiguous() for name, t in _tensors(state).items()}, {_HEADER: header})
-    with disk(folder):
-        os.fsync(metrics.fileno())
-        write_atomically(folder / CHECKPOINT, content)
-    return state
-
-
-def _forget_unsaved(folder: Path, saved: int) -> None:
-    """Rounds that were reported but not saved are run again."""
-    kept = [line for line, row in _rows(folder, saved) if row["round"] <= saved]
-    with disk(folder):
-        write_atomically(folder / METRICS, b"".join(kept))
-
-
-def note(folder: Path, **facts: Any) -> None:
-    """Facts that became known; everything noted before stays. A manifest that is lost is begun anew."""
-    known = _load_manifest(folder) if is_run(folder) else manifest(load_config(folder))
-    with disk(folder):
-        _write_manifest(folder, {**known, **facts})
-
-
-def _resumed(folder: Path, round: int) -> dict[str, Any]:
-    """Each time the run went on, with what: other versions may give other bits."""
-    if round == 0 or not is_run(folder):
-        return {}
-    again = {"at": now(), "round": round, "versions": versions(), "commit": commit()}
-    return {"resumed": [*_load_manifest(folder).get("resumed", []), again]}
-
-
-def _write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
-    write_atomically(folder / MANIFEST, (json.dumps(manifest, indent=2) + "\n").encode())

@@ -55,7 +55,7 @@ from sparsefed.core.types import Context
 from sparsefed.defenses.dp_noise import dp_noise
 from sparsefed.defenses.options import CommonOptions
 from sparsefed.defenses.pipeline import require
-from sparsefed.defenses.registry import assemble
+from sparsefed.defenses.rule import assemble
 
 LARGEST_DELTA = 1e-5
 WEAK = 10.0  # an epsilon above says that any one device may change a probability by a factor of 22 000

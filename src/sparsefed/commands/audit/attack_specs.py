@@ -13,7 +13,7 @@ from typing import Any
 from sparsefed import config as configs
 from sparsefed.attacks import ATTACKS, NEEDS, Attacker
 from sparsefed.attacks.registry import untargeted
-from sparsefed.commands.audit.options import Asked
+from sparsefed.commands.audit.options import AuditOptions
 from sparsefed.config import Config
 from sparsefed.core.errors import ConfigError, unknown
 from sparsefed.core.signatures import parameters
@@ -32,7 +32,7 @@ AIMED, SPOILERS_BESIDE, SPOILERS = 2, 1, 3  # how many `auto` takes beside the c
 
 
 @dataclass(frozen=True)
-class Foe:
+class AttackSpec:
     """An attack of the audit."""
 
     name: str
@@ -41,20 +41,20 @@ class Foe:
 
 
 @dataclass(frozen=True)
-class Foes:
+class AttackSpecs:
     """Who attacks; who could not, with what they would have to know; and who could have but was not asked to."""
 
-    chosen: tuple[Foe, ...]
+    chosen: tuple[AttackSpec, ...]
     left_out: Mapping[str, str] = field(default_factory=dict)
     spare: tuple[str, ...] = ()
 
 
-def foes(asked: Asked) -> Foes:
+def foes(asked: AuditOptions) -> AttackSpecs:
     """The config's own attack first, then the others."""
     config = asked.config
     assert config.attack is not None
     goal = configs.attacker(config.attack).goal
-    own = Foe(config.attack.name, {"name": config.attack.name, **config.attack.params}, goal is not untargeted)
+    own = AttackSpec(config.attack.name, {"name": config.attack.name, **config.attack.params}, goal is not untargeted)
     fitting = [name for name in (*PREFERRED, *SPOILING) if ATTACKS[name].goal in (goal, untargeted)]
     others = [name for name in fitting if name != own.name]
     lacking = {name: _lacking(ATTACKS[name], config) for name in others}
@@ -66,7 +66,7 @@ def foes(asked: Asked) -> Foes:
         chosen = _automatic(able, own.aimed)
     left_out = {name: f"must know {_listed(needs)}" for name, needs in lacking.items() if needs}
     found = (own, *(_foe(name, config) for name in chosen))
-    return Foes(found, left_out, tuple(name for name in able if name not in chosen))
+    return AttackSpecs(found, left_out, tuple(name for name in able if name not in chosen))
 
 
 def _automatic(able: Iterable[str], aimed: bool) -> list[str]:
@@ -77,7 +77,7 @@ def _automatic(able: Iterable[str], aimed: bool) -> list[str]:
     return with_goal[:AIMED] + spoiling[: SPOILERS_BESIDE if aimed else SPOILERS]
 
 
-def _check(asked: Asked, fitting: list[str], lacking: Mapping[str, list[str]]) -> None:
+def _check(asked: AuditOptions, fitting: list[str], lacking: Mapping[str, list[str]]) -> None:
     config = asked.config
     for name in asked.attacks:
         if config.attack is not None and name == config.attack.name:
@@ -100,12 +100,12 @@ def _lacking(attacker: Attacker, config: Config) -> list[str]:
     return [need for need in NEEDS if need in attacker.needs and need not in config.threat.knowledge]
 
 
-def _foe(name: str, config: Config) -> Foe:
+def _foe(name: str, config: Config) -> AttackSpec:
     """The attack with its own defaults, and the config's goal where it has one."""
     assert config.attack is not None
     goal = {p.name for p in parameters(ATTACKS[name].goal, 1)}
     kept = {key: value for key, value in config.attack.params.items() if key in goal}
-    return Foe(name, {"name": name, **kept}, ATTACKS[name].goal is not untargeted)
+    return AttackSpec(name, {"name": name, **kept}, ATTACKS[name].goal is not untargeted)
 
 
 def _listed(needs: Iterable[str]) -> str:

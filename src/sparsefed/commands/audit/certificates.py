@@ -1,28 +1,28 @@
-"""What can be promised of the panel's defenses, in the certificate's own words; or why nothing can."""
+"""What can be promised of the compared defenses, in the certificate's own words; or why nothing can."""
 
 from __future__ import annotations
 
-from sparsefed.commands.audit.findings import Outcome, equipped
+from sparsefed.commands.audit.findings import AuditResult, equipped
 from sparsefed.commands.certify import certify
 from sparsefed.core.errors import SparseFedError
-from sparsefed.results.matrix import CALM
+from sparsefed.results.matrix import NO_ATTACK
 
-ALWAYS_ASKED = ("sparsefed",)
+ALWAYS = ("sparsefed",)
 
 
-def certificates(outcome: Outcome) -> dict[str, str]:
-    """For the recommended defense and for SparseFed."""
+def certificates(outcome: AuditResult) -> dict[str, str]:
+    """Return what is promised of the recommended defense and of SparseFed, by name."""
     best = outcome.recommendation
-    wanted = dict.fromkeys([*([best.name] if best else []), *ALWAYS_ASKED])
+    wanted = dict.fromkeys([*([best.name] if best else []), *ALWAYS])
     there = [name for name in wanted if any(name == member.name for member in outcome.panel.members)]
     return {name: _promised(outcome, name) for name in there}
 
 
-def _promised(outcome: Outcome, name: str) -> str:
+def _promised(outcome: AuditResult, name: str) -> str:
     """The certificate of the audited config with this defense, with the model trained without attackers if there is
     one."""
     config = equipped(outcome.grid, outcome.measured, outcome.member(name))
-    calm = outcome.measured.records.get((name, CALM))
+    calm = outcome.measured.records.get((name, NO_ATTACK))
     try:
         certificate = certify(config, trained=calm[0].folder if calm else None)
     except SparseFedError as error:

@@ -16,32 +16,21 @@ own, unless the config grants some (`data.root`) or it is named.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sparsefed.commands.audit.options import ALL, Asked
+from sparsefed import config as configs
+from sparsefed.commands.audit.options import ALL, AuditOptions
 from sparsefed.config import Config
 from sparsefed.core.errors import ConfigError, unknown
 from sparsefed.core.signatures import parameters
-from sparsefed.defenses import DEFENSES
+from sparsefed.defenses import DEFENSES, rule_info
 from sparsefed.results.numbers import significant
 
 UNDEFENDED = "undefended"
-USUAL = (
-    *(UNDEFENDED, "clipping", "sparsefed", "trimmed_mean", "median", "multi_krum", "bulyan"),
-    *("geometric_median", "centered_clipping", "flame"),
-)
-ALIASES = ("mean",)  # the same rule under another name
 SHARE_OF_D = 100  # k = d / SHARE_OF_D
 ROOM = 2  # L in median lengths
-MOST: Mapping[str, Callable[[int], int]] = {  # attackers among n updates with which a rule is defined
-    "trimmed_mean": lambda n: (n - 1) // 2,
-    "krum": lambda n: (n - 3) // 2,
-    "multi_krum": lambda n: (n - 3) // 2,
-    "bulyan": lambda n: (n - 3) // 4,
-    "dnc": lambda n: n - 1,
-}
 
 
 @dataclass(frozen=True)
@@ -54,7 +43,7 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Member:
+class DefenseSpec:
     """A defense of the panel."""
 
     name: str  # as tables call it
@@ -63,16 +52,16 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Panel:
+class Candidates:
     """Who is compared, and who is not and why."""
 
-    members: tuple[Member, ...]
+    members: tuple[DefenseSpec, ...]
     left_out: Mapping[str, str] = field(default_factory=dict)
 
 
-def undefended() -> Member:
+def undefended() -> DefenseSpec:
     """What every other is measured against."""
-    return Member(UNDEFENDED, {"name": UNDEFENDED}, "no parameters")
+    return DefenseSpec(UNDEFENDED, {"name": UNDEFENDED}, "no parameters")
 
 
 def expected(config: Config) -> int:
@@ -93,19 +82,17 @@ def expected(config: Config) -> int:
     return min(compromised, cohort) if devices is None else math.ceil(compromised * cohort / devices - 1e-9)
 
 
-def panel(asked: Asked, facts: Facts) -> Panel:
+def panel(asked: AuditOptions, facts: Facts) -> Candidates:
     """The defenses that are asked for, `undefended` first, and the config's own last."""
     named = asked.defenses not in ((), (ALL,))
     for name in asked.defenses if named else ():
         if name not in DEFENSES:
             raise ConfigError(f"--defenses: {unknown('defense', name, [*DEFENSES, ALL])}")
-    wanted = asked.defenses if named else USUAL if asked.defenses == () else tuple(DEFENSES)
     granted = named or asked.config.data.root is not None
+    wanted = asked.defenses if named else _usual(granted) if asked.defenses == () else tuple(DEFENSES)
     found, left_out = [undefended()], {}
-    if not named and granted and "fltrust" not in wanted:
-        wanted = (*wanted, "fltrust")
     for name in wanted:
-        if name in (UNDEFENDED, *ALIASES):
+        if DEFENSES[name] is DEFENSES[UNDEFENDED]:  # under either of its names
             continue
         reason = _refused(name, asked.config, granted)
         if reason and named:
@@ -114,27 +101,34 @@ def panel(asked: Asked, facts: Facts) -> Panel:
             left_out[name] = reason
         else:
             found.append(derived(name, asked.config, facts))
-    return Panel((*found, *_own(asked.config, found)), left_out)
+    return Candidates((*found, *_own(asked.config, found)), left_out)
 
 
-def _own(config: Config, found: list[Member]) -> Iterator[Member]:
+def _usual(granted: bool) -> tuple[str, ...]:
+    """The rules that say they belong into an audit; where the server has examples, those that need some after them."""
+    facts = {name: rule_info(rule) for name, rule in DEFENSES.items()}
+    usual = [name for name, info in facts.items() if info.audit]
+    return (*usual, *(name for name, info in facts.items() if granted and "root" in info.needs and not info.audit))
+
+
+def _own(config: Config, found: list[DefenseSpec]) -> Iterator[DefenseSpec]:
     """The config's defense, unless it is there already."""
     table = {"name": config.defense.name, **config.defense.params}
-    usual = DEFENSES[config.defense.name].usual if config.defense.name in DEFENSES else {}
+    usual = configs.rule(config.defense.name).usual
     if not any({**usual, **table} == {**usual, **member.table} for member in found):
-        yield Member(f"{config.defense.name}, yours", table, "as the config has it")
+        yield DefenseSpec(f"{config.defense.name}, yours", table, "as the config has it")
 
 
 def _refused(name: str, config: Config, granted: bool) -> str:
     """Why a rule cannot be in the panel; '' where it can."""
-    rule, n = DEFENSES[name], _smallest_cohort(config)
+    rule, n = configs.rule(name), _smallest_cohort(config)
     required = [p.name for p in parameters(rule.builder) if p.required]
     strange = [key for key in required if key not in ("f", "k", "radius")]
     if strange:
         return f"no rule derives its {' and '.join(strange)}; put it into the config as [defense]"
     if "root" in rule.needs and not granted:
         return "the server would need clean examples of its own; grant them with data.root, or name it"
-    if "f" in required and min(expected(config), MOST[name](n)) < 1:
+    if "f" in required and min(expected(config), rule.largest_f(n)) < 1:
         return f"it is not defined for an attacker among {n} updates"
     return ""
 
@@ -145,9 +139,9 @@ def _smallest_cohort(config: Config) -> int:
     return rest or cohort
 
 
-def derived(name: str, config: Config, facts: Facts) -> Member:
+def derived(name: str, config: Config, facts: Facts) -> DefenseSpec:
     """A rule with the parameters that the task gives it."""
-    rule, fedavg = DEFENSES[name], config.train.mode == "fedavg"
+    rule, fedavg = configs.rule(name), config.train.mode == "fedavg"
     required = {p.name for p in parameters(rule.builder) if p.required}
     given: dict[str, Any] = {}
     why = []
@@ -155,7 +149,7 @@ def derived(name: str, config: Config, facts: Facts) -> Member:
         given["k"] = max(1, facts.d // SHARE_OF_D)
         why.append(f"k is 1 % of {facts.d:,} coordinates")
     if "f" in required:
-        f, most = expected(config), MOST[name](_smallest_cohort(config))
+        f, most = expected(config), rule.largest_f(_smallest_cohort(config))
         given["f"] = min(f, most)
         why.append(f"f is what a round expects{f' ({f}), cut to what the rule is defined for' if f > most else ''}")
     if "radius" in required:
@@ -166,4 +160,4 @@ def derived(name: str, config: Config, facts: Facts) -> Member:
         given |= {"clip": "adaptive"} if fedavg else {}
         per_rate = ", divided by the learning rate and enforced times it" if fedavg else ""
         why.append(f"L is twice the median length of honest updates{per_rate}")
-    return Member(name, {"name": name, **given}, "; ".join(why) or "as published, its defaults")
+    return DefenseSpec(name, {"name": name, **given}, "; ".join(why) or "as published, its defaults")

@@ -12,22 +12,22 @@ from sparsefed import config as configs
 from sparsefed import runs
 from sparsefed.commands.audit.analysis import PLANS
 from sparsefed.commands.audit.files import CONFIG, NUMBERS, PAGE
-from sparsefed.commands.audit.options import Asked, ask
+from sparsefed.commands.audit.options import AuditOptions, ask
 from sparsefed.commands.audit.text import who
-from sparsefed.commands.reproduce import ledger as results
 from sparsefed.results.verdict import listed
+from sparsefed.sweeps import ledger as results
 
 COMPARED, BESIDE = "undefended,clipping,sparsefed,multi_krum", "sign_flip"
 
 
-def demo(overrides: Sequence[str] = ()) -> Asked:
+def demo(overrides: Sequence[str] = ()) -> AuditOptions:
     """Four defenses, the config's attack and one that only spoils, each as given, at one seed."""
     text = resources.files("sparsefed").joinpath("config/files/demo.toml").read_text(encoding="utf-8")
     config = configs.parse(tomllib.loads(text), overrides)
     return ask(config, defenses=COMPARED, attacks=BESIDE, trials=1, seeds=1, sensitivity=False)
 
 
-def introduction(asked: Asked) -> str:
+def introduction(asked: AuditOptions) -> str:
     """What will be seen, for somebody who is about to watch it."""
     config, compared = asked.config, [*asked.defenses]
     points = config.attack.params.get("auxiliary", 0) if config.attack else 0

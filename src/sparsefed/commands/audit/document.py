@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from sparsefed import config as configs
-from sparsefed.commands.audit.findings import Outcome, ends, recommended
+from sparsefed.commands.audit.findings import AuditResult, ends, recommended
 from sparsefed.commands.audit.text import cost_rows, limits, parameters, reasons, rule, verdict, who
-from sparsefed.commands.reproduce.plan import STRONGEST
 from sparsefed.core import toml
 from sparsefed.reports import partitions
 from sparsefed.reports import reproduction as again
@@ -23,9 +22,10 @@ from sparsefed.reports.pareto import worst_cases
 from sparsefed.reports.run_charts import charts
 from sparsefed.reports.shell import Section, figure, figures, page, section
 from sparsefed.reports.tradeoff import tradeoffs
-from sparsefed.results.matrix import CALM
+from sparsefed.results.matrix import NO_ATTACK
 from sparsefed.results.numbers import duration, percent
 from sparsefed.results.twins import compare
+from sparsefed.sweeps.plan import STRONGEST
 
 if TYPE_CHECKING:
     import altair as alt
@@ -48,7 +48,7 @@ TIMES = (
 )
 
 
-def html(outcome: Outcome, command: Sequence[str] = ()) -> str:
+def html(outcome: AuditResult, command: Sequence[str] = ()) -> str:
     """The whole page; `command` is what made it."""
     config = outcome.config
     name = config.name or "audit"
@@ -59,7 +59,7 @@ def html(outcome: Outcome, command: Sequence[str] = ()) -> str:
     return page(f"SparseFed audit: {name}", lead, sections(outcome, command), heading=f"Audit of {name}")
 
 
-def sections(outcome: Outcome, command: Sequence[str]) -> list[Section]:
+def sections(outcome: AuditResult, command: Sequence[str]) -> list[Section]:
     """The parts, in order."""
     found = outcome.measured
     first = [several[0] for several in found.records.values()]
@@ -82,14 +82,14 @@ def sections(outcome: Outcome, command: Sequence[str]) -> list[Section]:
     ]
 
 
-def _summary(outcome: Outcome) -> Iterator[Html]:
+def _summary(outcome: AuditResult) -> Iterator[Html]:
     if outcome.problem is not None:
         yield element("p", f"Not all of it could be measured: {outcome.problem}.", class_="warning", role="note")
     yield element("p", " ".join(verdict(outcome)), class_="verdict")
     yield matrix_part([outcome.matrix])
 
 
-def _recommendation(outcome: Outcome) -> Iterator[Html]:
+def _recommendation(outcome: AuditResult) -> Iterator[Html]:
     yield element("p", rule(outcome))
     if told := list(reasons(outcome)):
         yield element("h3", "Why not the others")
@@ -106,7 +106,7 @@ def _list(lines: Sequence[str]) -> Html:
     return element("ul", *(element("li", line) for line in lines))
 
 
-def _pareto(outcome: Outcome) -> Iterator[Html]:
+def _pareto(outcome: AuditResult) -> Iterator[Html]:
     aimed = {foe.name for foe in outcome.grid.foes.chosen if foe.aimed}
     if aimed and (points := worst_cases(outcome.matrix)):
         yield figures([figure("pareto-1", pareto_chart(points, "What can be had"), PARETO, pareto_numbers(points))])
@@ -118,20 +118,20 @@ def _figures(drawn: Mapping[str, alt.LayerChart], wanted: Mapping[str, str]) -> 
     return figures([figure(name, drawn[name], text) for name, text in said.items()])
 
 
-def _classes(outcome: Outcome) -> Iterator[Html]:
+def _classes(outcome: AuditResult) -> Iterator[Html]:
     found, worst = outcome.measured, list(ends(outcome.measured))
-    calm = [several[0] for (_, attack), several in found.records.items() if attack == CALM]
+    calm = [several[0] for (_, attack), several in found.records.items() if attack == NO_ATTACK]
     if told := classes(worst, compare([*worst, *calm])):
         yield note(BY_CLASS)
         yield told
 
 
-def _tradeoffs(outcome: Outcome) -> Html:
+def _tradeoffs(outcome: AuditResult) -> Html:
     drawn = tradeoffs(outcome.varied) if outcome.varied else {}
     return figures([figure(name, chart, VARIED) for name, chart in drawn.items()])
 
 
-def _attacks(outcome: Outcome) -> Iterator[Html]:
+def _attacks(outcome: AuditResult) -> Iterator[Html]:
     grid, measured = outcome.grid, outcome.measured
     lines = [(foe.name, parameters(foe.table), _several(grid.variants[foe.name])) for foe in grid.foes.chosen]
     yield table("Who attacked", ("Attack", "As given", "Variants"), lines, class_="facts")
@@ -150,7 +150,7 @@ def _several(variants: Mapping[str, Mapping[str, object]]) -> Html:
     return joined([element("div", f"{name}: {parameters(part)}") for name, part in drawn.items()] or ["–"])
 
 
-def _strongest(outcome: Outcome, defense: str, attack: str) -> str:
+def _strongest(outcome: AuditResult, defense: str, attack: str) -> str:
     pair = (defense, attack)
     chosen = outcome.measured.variants.get(pair)
     if chosen is None:
@@ -161,7 +161,7 @@ def _strongest(outcome: Outcome, defense: str, attack: str) -> str:
     return f"{chosen} ({told})"
 
 
-def _costs(outcome: Outcome) -> Iterator[Html]:
+def _costs(outcome: AuditResult) -> Iterator[Html]:
     lines = [(each.name, parameters(each.table), each.why) for each in outcome.panel.members]
     heads = ("Defense", "Parameters", "Where they come from")
     yield table("What each defense was run with", heads, lines, class_="facts")
@@ -171,21 +171,21 @@ def _costs(outcome: Outcome) -> Iterator[Html]:
     yield note(TIMES)
 
 
-def _certificates(outcome: Outcome) -> Iterator[Html]:
+def _certificates(outcome: AuditResult) -> Iterator[Html]:
     for name, told in outcome.certificates.items():
         yield element("p", element("strong", f"{name}: "), told)
     if outcome.certificates:
         yield note("By `sparsefed certify`, which says more: what every bound rests on, and tables.")
 
 
-def _configs(outcome: Outcome) -> Iterator[Html]:
+def _configs(outcome: AuditResult) -> Iterator[Html]:
     yield folded("The audited config", code(toml.dumps(configs.dump(outcome.config))))
-    calm = {d: several[0] for (d, attack), several in outcome.measured.records.items() if attack == CALM}
-    full = [folded(f"Config of {name}, {CALM}", code(toml.dumps(record.config))) for name, record in calm.items()]
+    calm = {d: several[0] for (d, attack), several in outcome.measured.records.items() if attack == NO_ATTACK}
+    full = [folded(f"Config of {name}, {NO_ATTACK}", code(toml.dumps(record.config))) for name, record in calm.items()]
     yield folded("The configs of all defenses", *full)
 
 
-def _again(outcome: Outcome, command: Sequence[str]) -> Iterator[Html]:
+def _again(outcome: AuditResult, command: Sequence[str]) -> Iterator[Html]:
     if command:
         yield code(shlex.join(command))
     took = "" if outcome.seconds is None else f"The runs took {duration(outcome.seconds)} of one worker's time. "

@@ -8,17 +8,17 @@ from pathlib import Path
 
 from sparsefed import config as configs
 from sparsefed.commands.audit.document import html
-from sparsefed.commands.audit.findings import Outcome, recommended
+from sparsefed.commands.audit.findings import AuditResult, recommended
 from sparsefed.commands.audit.text import verdict
 from sparsefed.commands.audit.to_json import as_json
-from sparsefed.commands.reproduce import ledger as results
 from sparsefed.core import toml
 from sparsefed.reports.pictures import write
+from sparsefed.sweeps import ledger as results
 
 PAGE, NUMBERS, CONFIG = "audit.html", "audit.json", "recommended.toml"
 
 
-def save(outcome: Outcome, out: Path) -> list[Path]:
+def save(outcome: AuditResult, out: Path) -> list[Path]:
     """Write all of it and say where."""
     config = recommended(outcome)
     numbers = json.dumps(as_json(outcome), indent=1, ensure_ascii=False, allow_nan=False) + "\n"

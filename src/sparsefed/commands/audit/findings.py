@@ -9,18 +9,18 @@ from statistics import fmean, median
 
 from sparsefed import config as configs
 from sparsefed import runs
-from sparsefed.commands.audit.attack_specs import Foe
-from sparsefed.commands.audit.defense_specs import UNDEFENDED, Facts, Member, Panel
+from sparsefed.commands.audit.attack_specs import AttackSpec
+from sparsefed.commands.audit.defense_specs import UNDEFENDED, Candidates, DefenseSpec, Facts
 from sparsefed.commands.audit.plan import ATTACK, DEFENSE, Grid, variant_of, with_variant
 from sparsefed.commands.audit.recommend import Candidate, Recommendation
-from sparsefed.commands.reproduce import ledger as results
-from sparsefed.commands.reproduce.ledger import Row
 from sparsefed.config import Config
 from sparsefed.core.types import RunRecord
-from sparsefed.defenses import DEFENSES
-from sparsefed.results.matrix import CALM, Entry, Matrix, judged, judgements
+from sparsefed.defenses import DEFENSES, rule_info
+from sparsefed.results.matrix import NO_ATTACK, Entry, Matrix, judged, judgements
 from sparsefed.results.numbers import curve
 from sparsefed.results.summary import summary
+from sparsefed.sweeps import ledger as results
+from sparsefed.sweeps.ledger import Row
 
 SIGHT = ("rows", "all rows", "history", "root", "layers", "model")  # more than norms and sums, ever more
 Pair = tuple[str, str]  # defense, attack
@@ -47,12 +47,12 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class AuditResult:
     """All there is to tell."""
 
     grid: Grid
     facts: Facts
-    panel: Panel
+    panel: Candidates
     measured: Measured
     costs: Mapping[str, Cost]
     recommendation: Recommendation | None
@@ -69,10 +69,10 @@ class Outcome:
     def matrix(self) -> Matrix:
         return self.measured.matrix
 
-    def member(self, name: str) -> Member:
+    def member(self, name: str) -> DefenseSpec:
         return next(each for each in self.panel.members if each.name == name)
 
-    def foe(self, name: str) -> Foe:
+    def foe(self, name: str) -> AttackSpec:
         return next(each for each in self.grid.foes.chosen if each.name == name)
 
 
@@ -86,10 +86,10 @@ def measured(rows: Sequence[Row], out: Path) -> Measured:
     matrix = Matrix(
         "",
         tuple(dict.fromkeys(defense for defense, _ in records)),
-        tuple(sorted(dict.fromkeys(attack for _, attack in records), key=lambda attack: attack != CALM)),
+        tuple(sorted(dict.fromkeys(attack for _, attack in records), key=lambda attack: attack != NO_ATTACK)),
         {pair: Entry(tuple(summary(several))) for pair, several in records.items()},
     )
-    variants = {_pair(row): variant_of(row["attack"]) for row in reported if _pair(row)[1] != CALM}
+    variants = {_pair(row): variant_of(row["attack"]) for row in reported if _pair(row)[1] != NO_ATTACK}
     tried: dict[Pair, dict[str, Mapping[str, float]]] = {}
     for row in done:
         if row["role"] == "search":
@@ -104,7 +104,7 @@ def _pair(row: Row) -> Pair:
 def _record(row: Row, out: Path) -> RunRecord:
     """A run under the name that a reader knows it by."""
     defense, attack = _pair(row)
-    name = f"{defense}, {attack}" if attack == CALM else f"{defense} under {attack}"
+    name = f"{defense}, {attack}" if attack == NO_ATTACK else f"{defense} under {attack}"
     return replace(runs.load_run(results.folder(out, row["key"])), name=name)
 
 
@@ -116,14 +116,14 @@ def varied_records(rows: Sequence[Row], out: Path) -> list[RunRecord]:
 # --- what follows from it --------------------------------------------------------------------------------------------
 
 
-def candidates(found: Measured, members: Sequence[Member], attacks: Sequence[str]) -> list[Candidate]:
+def candidates(found: Measured, members: Sequence[DefenseSpec], attacks: Sequence[str]) -> list[Candidate]:
     """The defenses as the recommendation sees them."""
     judgement = judgements(found.matrix)
     return [_candidate(found, member, attacks, judgement.get(member.name)) for member in members]
 
 
-def _candidate(found: Measured, member: Member, attacks: Sequence[str], judgement: str | None) -> Candidate:
-    calm = found.matrix.entries.get((member.name, CALM))
+def _candidate(found: Measured, member: DefenseSpec, attacks: Sequence[str], judgement: str | None) -> Candidate:
+    calm = found.matrix.entries.get((member.name, NO_ATTACK))
     harms = {attack: harm(found.matrix, member.name, attack) for attack in attacks}
     whole = Candidate(
         member.name,
@@ -150,14 +150,14 @@ def harm(matrix: Matrix, defense: str, attack: str) -> float | None:
 
 def sight(rule: str) -> int:
     """How much a rule's server must see: 0 for norms and sums alone; one's own rule may see everything."""
-    needs = DEFENSES[rule].needs if rule in DEFENSES else SIGHT
+    needs = rule_info(DEFENSES[rule]).needs if rule in DEFENSES else SIGHT
     return max((SIGHT.index(need) + 1 for need in needs), default=0)
 
 
 def costs(found: Measured) -> dict[str, Cost]:
     """Of each defense that was run without attackers."""
     plain = _seconds(found, UNDEFENDED)
-    return {name: _cost(found, name, plain) for name in found.matrix.defenses if (name, CALM) in found.records}
+    return {name: _cost(found, name, plain) for name in found.matrix.defenses if (name, NO_ATTACK) in found.records}
 
 
 def _cost(found: Measured, name: str, plain: float | None) -> Cost:
@@ -168,14 +168,14 @@ def _cost(found: Measured, name: str, plain: float | None) -> Cost:
 def _seconds(found: Measured, name: str) -> float | None:
     """A round's time, where nothing was in its way: the median of the fastest tenth of all rounds. What else is at work
     on a machine can only slow a round down, and by far more than defenses differ."""
-    timed = [value for record in found.records.get((name, CALM), ()) for _, value in curve(record.rows, "seconds")]
+    timed = [value for record in found.records.get((name, NO_ATTACK), ()) for _, value in curve(record.rows, "seconds")]
     fastest = sorted(timed)[: max(1, len(timed) // 10)]
     return median(fastest) if fastest else None
 
 
 def _bytes(found: Measured, name: str) -> tuple[float | None, float | None]:
     def usual(key: str) -> float | None:
-        values = [value for record in found.records.get((name, CALM), ()) for _, value in curve(record.rows, key)]
+        values = [value for record in found.records.get((name, NO_ATTACK), ()) for _, value in curve(record.rows, key)]
         return fmean(values) if values else None
 
     return usual("upload_bytes"), usual("download_bytes")
@@ -188,19 +188,19 @@ def worst_attack(found: Measured, defense: str) -> str | None:
     return max(there, key=lambda attack: there[attack], default=None)
 
 
-def worst_foe(found: Measured, grid: Grid, defense: str) -> tuple[Foe, str] | None:
+def worst_foe(found: Measured, grid: Grid, defense: str) -> tuple[AttackSpec, str] | None:
     """The same with its variant."""
     name = worst_attack(found, defense)
     return next(((foe, found.variants[defense, foe.name]) for foe in grid.foes.chosen if foe.name == name), None)
 
 
-def recommended(outcome: Outcome) -> Config | None:
+def recommended(outcome: AuditResult) -> Config | None:
     """The audited config with the recommended defense, under the attack that does it most harm."""
     chosen = outcome.recommendation
     return None if chosen is None else equipped(outcome.grid, outcome.measured, outcome.member(chosen.name))
 
 
-def equipped(grid: Grid, found: Measured, member: Member) -> Config:
+def equipped(grid: Grid, found: Measured, member: DefenseSpec) -> Config:
     """The audited config with a defense of the panel, under the strongest attack found against it."""
     config = grid.asked.config
     table = {**configs.dump(config), "name": f"{config.name or 'audit'}-recommended", "defense": dict(member.table)}

@@ -9,7 +9,6 @@ from pathlib import Path
 from sparsefed import config as configs
 from sparsefed.config import Config
 from sparsefed.core.errors import ConfigError
-from sparsefed.core.threat import WHO
 
 TRIALS, SEEDS, TOLERANCE = 3, 2, 0.02
 SEARCH = 1000  # added to the config's seed for the runs of the search: no reported run is one that was selected
@@ -17,7 +16,7 @@ ALL, AUTO = "all", "auto"
 
 
 @dataclass(frozen=True)
-class Asked:
+class AuditOptions:
     """One audit."""
 
     config: Config  # the task, the threat model and the attack that the audit begins with
@@ -44,7 +43,7 @@ def read(path: Path, overrides: Sequence[str] = ()) -> Config:
 
 def attacked(config: Config) -> Config:
     """The config, if it says whom its defenses are up against."""
-    if config.attack is None or not any(getattr(config.threat, who) for who in WHO):
+    if not config.is_attacked:
         raise ConfigError(
             "nobody attacks in this config, so there is nothing to audit; say who is compromised and what they want, "
             'for instance [threat] share = 0.02 and [attack] name = "pgd"'
@@ -61,7 +60,7 @@ def ask(
     seeds: int = SEEDS,
     tolerance: float = 100 * TOLERANCE,
     sensitivity: bool = True,
-) -> Asked:
+) -> AuditOptions:
     """The options of the command (the tolerance in points), or one sentence that says what is wrong with them."""
     for option, given in (("--trials", trials), ("--seeds", seeds)):
         if given < 1:
@@ -70,7 +69,7 @@ def ask(
         raise ConfigError(f"--seeds is {seeds}; use at most {SEARCH}")
     if not 0 <= tolerance <= 100:
         raise ConfigError(f"--tolerance is {tolerance:g}, but is in points of test accuracy; use 0 to 100")
-    return Asked(
+    return AuditOptions(
         attacked(config),
         _names("--defenses", defenses, ALL),
         _names("--attacks", attacks, AUTO),

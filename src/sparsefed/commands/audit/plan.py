@@ -1,4 +1,4 @@
-"""The runs of an audit, as plans of the runner: an audit is an exhibit that is made in memory.
+"""The runs of an audit, as plans for `sweeps`.
 
     calibration   no defense: unattacked, and under each attack; from the first follow the others' parameters
     audit         every defense: unattacked, and under each attack
@@ -9,21 +9,20 @@ Where nobody attacks the goal stays, as in `run --twins`: attack accuracy there 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sparsefed import config as configs
-from sparsefed.commands.audit.attack_specs import Foe, Foes, foes
-from sparsefed.commands.audit.defense_specs import Member
-from sparsefed.commands.audit.options import Asked
+from sparsefed.commands.audit.attack_specs import AttackSpec, AttackSpecs, foes
+from sparsefed.commands.audit.defense_specs import DefenseSpec
+from sparsefed.commands.audit.options import AuditOptions
 from sparsefed.commands.audit.variants import GIVEN, variants
-from sparsefed.commands.reproduce.exhibit import Exhibit, Scale
-from sparsefed.commands.reproduce.grid import Combination, twin
-from sparsefed.commands.reproduce.plan import Group, Plan, Slot, group
 from sparsefed.config import Config
-from sparsefed.results.matrix import CALM
+from sparsefed.results.matrix import NO_ATTACK
 from sparsefed.results.numbers import significant
+from sparsefed.sweeps.cells import Combination, twin
+from sparsefed.sweeps.plan import CellGroup, CellSlot, SweepPlan, group
 
 DEFENSE, ATTACK, DIAL = "defense", "attack", "dial"
 DIALS = ("k", "clip_norm")
@@ -37,52 +36,49 @@ Variants = Mapping[str, Mapping[str, Any]]
 class Grid:
     """What every plan of an audit is made of."""
 
-    asked: Asked
-    foes: Foes
+    asked: AuditOptions
+    foes: AttackSpecs
     variants: Mapping[str, Variants]  # by attack
 
 
-def grid(asked: Asked) -> Grid:
+def grid(asked: AuditOptions) -> Grid:
     """The attacks and their variants."""
     found = foes(asked)
     seed, config = asked.search_seed, asked.config
     return Grid(asked, found, {foe.name: variants(config, foe, asked.trials, seed) for foe in found.chosen})
 
 
-def pairs(of: Grid, name: str, members: Sequence[Member]) -> Plan:
+def pairs(of: Grid, name: str, members: Sequence[DefenseSpec]) -> SweepPlan:
     """Every one of these defenses unattacked and under every attack."""
-    groups = [each for member in members for each in _rows(of, member)]
-    axes: dict[str, Any] = {
-        DEFENSE: {member.name: {} for member in members},
-        ATTACK: {CALM: {}, **{foe.name: {} for foe in of.foes.chosen}},
-    }
-    return _plan(name, axes, of.asked.reported, groups)
+    return SweepPlan(name, tuple(each for member in members for each in _rows(of, member)))
 
 
-def _rows(of: Grid, member: Member) -> Iterator[Group]:
+def _rows(of: Grid, member: DefenseSpec) -> Iterator[CellGroup]:
     asked = of.asked
-    yield _calm({DEFENSE: member.name, ATTACK: CALM}, asked.config, member.table, of.foes.chosen[0], asked.reported)
+    yield _calm(
+        {DEFENSE: member.name, ATTACK: NO_ATTACK}, asked.config, member.table, of.foes.chosen[0], asked.reported
+    )
     for foe in of.foes.chosen:
         several = of.variants[foe.name]
         each = _combination({DEFENSE: member.name, ATTACK: foe.name}, asked.config, member.table, foe, several)
         yield group(each, asked.reported, (), asked.search_seed)
 
 
-def sensitivity(of: Grid, name: str, d: int, varied: Sequence[tuple[Member, Foe, str]]) -> Plan:
+def sensitivity(of: Grid, name: str, d: int, varied: Sequence[tuple[DefenseSpec, AttackSpec, str]]) -> SweepPlan:
     """These defenses with other k and L, each under one variant of one attack; at the first seed alone."""
     first = of.asked.reported[:1]
-    groups: list[Group] = []
+    groups: list[CellGroup] = []
     for member, foe, variant in varied:
-        stronger = Foe(foe.name, with_variant(of, foe, variant), foe.aimed)
+        stronger = AttackSpec(foe.name, with_variant(of, foe, variant), foe.aimed)
         for told, table in turned(member.table, d):
             named = {DEFENSE: member.name, DIAL: told}
-            groups.append(_calm({**named, ATTACK: CALM}, of.asked.config, table, of.foes.chosen[0], first))
+            groups.append(_calm({**named, ATTACK: NO_ATTACK}, of.asked.config, table, of.foes.chosen[0], first))
             each = _combination({**named, ATTACK: foe.name}, of.asked.config, table, stronger, {})
             groups.append(group(each, first, ()))
-    return _plan(name, {DEFENSE: {member.name: {} for member, _, _ in varied}}, first, groups)
+    return SweepPlan(name, tuple(groups))
 
 
-def with_variant(of: Grid, foe: Foe, variant: str) -> dict[str, Any]:
+def with_variant(of: Grid, foe: AttackSpec, variant: str) -> dict[str, Any]:
     """[attack] of a variant."""
     return {**foe.table, **of.variants[foe.name].get(variant, {})}
 
@@ -104,7 +100,7 @@ def turned(table: Mapping[str, Any], d: int) -> Iterator[tuple[str, dict[str, An
 
 
 def _combination(
-    values: Mapping[str, str], config: Config, defense: Mapping[str, Any], foe: Foe, several: Variants
+    values: Mapping[str, str], config: Config, defense: Mapping[str, Any], foe: AttackSpec, several: Variants
 ) -> Combination:
     whole = {key: item for key, item in configs.dump(config).items() if key not in ("name", "seed")}
     table = {**whole, "defense": dict(defense), "attack": dict(foe.table)}
@@ -113,30 +109,17 @@ def _combination(
 
 
 def _calm(
-    values: Mapping[str, str], config: Config, defense: Mapping[str, Any], foe: Foe, seeds: Sequence[int]
-) -> Group:
+    values: Mapping[str, str], config: Config, defense: Mapping[str, Any], foe: AttackSpec, seeds: Sequence[int]
+) -> CellGroup:
     attacked = _combination(values, config, defense, foe, {})
     slots = tuple(_calm_slot(values, attacked, seed) for seed in seeds)
-    return Group(values, (), lambda _: slots, len(slots))
+    return CellGroup(values, (), lambda _: slots, len(slots))
 
 
-def _calm_slot(values: Mapping[str, str], attacked: Combination, seed: int) -> Slot:
+def _calm_slot(values: Mapping[str, str], attacked: Combination, seed: int) -> CellSlot:
     calm = twin(attacked.result(seed), "unattacked")
-    assert calm is not None  # somebody attacks: `asked.attacked`
-    return Slot(values, "result", None, seed, calm)
-
-
-def _plan(name: str, axes: Mapping[str, Any], seeds: Sequence[int], groups: Iterable[Group]) -> Plan:
-    exhibit = Exhibit(
-        name=name,
-        title="An audit",
-        where="not in the paper",
-        question="Which defense holds here?",
-        metrics=("attack_accuracy", "test_accuracy"),
-        axes=dict(axes),
-        scales={"laptop": Scale(seeds=tuple(seeds))},
-    )
-    return Plan(exhibit, "", tuple(groups))
+    assert calm is not None  # somebody attacks: `options.attacked`
+    return CellSlot(values, "result", None, seed, calm)
 
 
 def variant_of(attack: str | None) -> str:

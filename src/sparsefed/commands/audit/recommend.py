@@ -60,7 +60,9 @@ class Recommendation:
     harm: float
     tied: tuple[str, ...] = ()  # as good, but less simple
     passed_over: Mapping[str, str] = field(default_factory=dict)
-    dearer: Mapping[str, float] = field(default_factory=dict)  # who would hold, and the accuracy that costs
+    holds_but_costs_more: Mapping[str, float] = field(
+        default_factory=dict
+    )  # who would hold, and the accuracy that costs
 
     @property
     def holds(self) -> bool:
@@ -84,11 +86,11 @@ def recommend(candidates: Sequence[Candidate], tolerance: float, baseline: str) 
     over |= {each.name: _worse(each) for each in eligible if each not in level}
     over |= {each.name: _duller(each) for each in level if each not in keeping}
     tied = tuple(each.name for each in keeping if each is not chosen)
-    dearer = {} if chosen.judgement == "held" else _dearer(candidates, plain, tolerance)
-    return Recommendation(chosen.name, chosen.judgement, attack, harm, tied, over, dearer)
+    holds_but_costs_more = {} if chosen.judgement == "held" else _holds_but_costs_more(candidates, plain, tolerance)
+    return Recommendation(chosen.name, chosen.judgement, attack, harm, tied, over, holds_but_costs_more)
 
 
-def _dearer(candidates: Sequence[Candidate], plain: float | None, tolerance: float) -> dict[str, float]:
+def _holds_but_costs_more(candidates: Sequence[Candidate], plain: float | None, tolerance: float) -> dict[str, float]:
     """Who would be recommended as holding, were the tolerance larger; the cheapest first."""
     able = [each for each in candidates if each.judgement == "held" and not _ineligible(each, plain, 1.0)]
     cost = {each.name: (plain or 0.0) - (each.clean or 0.0) for each in able}

@@ -10,9 +10,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from sparsefed.commands.audit.defense_specs import UNDEFENDED
-from sparsefed.commands.audit.findings import Outcome
+from sparsefed.commands.audit.findings import AuditResult
 from sparsefed.config import Config
-from sparsefed.results.matrix import CALM, judged
+from sparsefed.results.matrix import NO_ATTACK, judged
 from sparsefed.results.numbers import length, percent, points, times
 from sparsefed.results.verdict import listed
 
@@ -28,7 +28,7 @@ RULE = (
 STYLES = {"held": "green", "in part": "yellow", "fell": "red"}
 
 
-def verdict(outcome: Outcome) -> list[str]:
+def verdict(outcome: AuditResult) -> list[str]:
     """Two sentences: what is recommended, and what that rests on."""
     best = outcome.recommendation
     if best is None:
@@ -48,26 +48,26 @@ def verdict(outcome: Outcome) -> list[str]:
     return [first, f"{_clean(outcome)}; {many} defenses were compared, {_effort(outcome)}."]
 
 
-def _nobody(outcome: Outcome) -> str:
+def _nobody(outcome: AuditResult) -> str:
     best, allowed = outcome.recommendation, f"{100 * outcome.grid.asked.tolerance:g}"
-    if best is None or not best.dearer:
+    if best is None or not best.holds_but_costs_more:
         return "None of these defenses holds"
-    name, cost = next(iter(best.dearer.items()))
+    name, cost = next(iter(best.holds_but_costs_more.items()))
     return (
         f"None of these defenses holds and costs at most {allowed} points of accuracy ({name} holds for {points(cost)})"
     )
 
 
-def _clean(outcome: Outcome) -> str:
+def _clean(outcome: AuditResult) -> str:
     best, matrix = outcome.recommendation, outcome.matrix
     assert best is not None
-    own, plain = (matrix.entries.get((name, CALM)) for name in (best.name, UNDEFENDED))
+    own, plain = (matrix.entries.get((name, NO_ATTACK)) for name in (best.name, UNDEFENDED))
     mine, theirs = own.test if own else None, plain.test if plain else None
     beside = "" if best.name == UNDEFENDED else f" ({percent(theirs)} without a defense)"
     return f"Without attackers its test accuracy is {percent(mine)}{beside}"
 
 
-def _effort(outcome: Outcome) -> str:
+def _effort(outcome: AuditResult) -> str:
     asked = outcome.grid.asked
     tried = (
         "each attack as given" if asked.trials == 1 else f"each against up to {asked.trials} variants of each attack"
@@ -75,12 +75,12 @@ def _effort(outcome: Outcome) -> str:
     return f"{tried}, at {_count(asked.seeds, 'seed')}"
 
 
-def reasons(outcome: Outcome) -> Iterator[str]:
+def reasons(outcome: AuditResult) -> Iterator[str]:
     """Why this one, and why not each of the others."""
     best = outcome.recommendation
     if best is None:
         return
-    for name, cost in best.dearer.items():
+    for name, cost in best.holds_but_costs_more.items():
         yield (
             f"{name} would hold, but costs {points(cost)} points of test accuracy without attackers: with --tolerance "
             f"{math.ceil(100 * cost)} it would be eligible."
@@ -88,13 +88,13 @@ def reasons(outcome: Outcome) -> Iterator[str]:
     if best.tied:
         yield f"As good, but less simple: {listed(list(best.tied))}."
     for name, why in best.passed_over.items():
-        if name not in best.dearer:
+        if name not in best.holds_but_costs_more:
             yield f"{name} {why}."
     for name, why in outcome.panel.left_out.items():
         yield f"{name} was not tried: {why}."
 
 
-def limits(outcome: Outcome) -> Iterator[str]:
+def limits(outcome: AuditResult) -> Iterator[str]:
     """What the recommendation does not cover."""
     asked, foes, config = outcome.grid.asked, outcome.grid.foes, outcome.config
     seeds = (
@@ -144,7 +144,7 @@ def who(config: Config) -> str:
     return f"{said}, knowing {knowing}"
 
 
-def rule(outcome: Outcome) -> str:
+def rule(outcome: AuditResult) -> str:
     """By what the recommendation was made."""
     return RULE.format(tolerance=f"{100 * outcome.grid.asked.tolerance:g}")
 
@@ -158,7 +158,7 @@ def parameters(table: Any) -> str:
     return ", ".join(f"{key} = {value}" for key, value in table.items() if key != "name") or "–"
 
 
-def _spread(outcome: Outcome) -> float:
+def _spread(outcome: AuditResult) -> float:
     return max((entry.spread for entry in outcome.matrix.entries.values()), default=0.0)
 
 
@@ -169,12 +169,12 @@ def _count(n: int, what: str) -> str:
 # --- on a terminal ---------------------------------------------------------------------------------------------------
 
 
-def tables(outcome: Outcome) -> list[Table]:
+def tables(outcome: AuditResult) -> list[Table]:
     """The matrix, then what each defense costs."""
     return [matrix_table(outcome), cost_table(outcome)]
 
 
-def matrix_table(outcome: Outcome) -> Table:
+def matrix_table(outcome: AuditResult) -> Table:
     """Attack accuracy and test accuracy of every pair; a colour says whether the defense held."""
     matrix = outcome.matrix
     table = Table(title="Every defense under every attack", title_justify="left", caption_justify="left")
@@ -187,18 +187,18 @@ def matrix_table(outcome: Outcome) -> Table:
     return table
 
 
-def _cell(outcome: Outcome, defense: str, attack: str) -> str:
+def _cell(outcome: AuditResult, defense: str, attack: str) -> str:
     entry = outcome.matrix.entries.get((defense, attack))
     if entry is None:
         return "–"
     said = percent(entry.test) + ("" if entry.converged else " DNC")
     under = "" if entry.attack is None else f"\n{percent(entry.attack)}"
-    judgement = None if attack == CALM else judged(outcome.matrix, defense, attack)
+    judgement = None if attack == NO_ATTACK else judged(outcome.matrix, defense, attack)
     style = STYLES.get(judgement or "", "")
     return f"[{style}]{said}{under}[/]" if style else f"{said}{under}"
 
 
-def cost_table(outcome: Outcome) -> Table:
+def cost_table(outcome: AuditResult) -> Table:
     """Parameters, time and bytes of every defense."""
     table = Table(title="What each defense costs", title_justify="left", caption_justify="left")
     table.add_column("defense", overflow="fold")
@@ -213,7 +213,7 @@ def cost_table(outcome: Outcome) -> Table:
     return table
 
 
-def cost_rows(outcome: Outcome) -> Iterator[tuple[str, tuple[str, str, str, str]]]:
+def cost_rows(outcome: AuditResult) -> Iterator[tuple[str, tuple[str, str, str, str]]]:
     """The same as text."""
     for name, cost in outcome.costs.items():
         told = (times(cost.times), bytes_(cost.up), bytes_(cost.down))

@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from sparsefed import config as configs
-from sparsefed.commands.audit.findings import Outcome, harm
+from sparsefed.commands.audit.findings import AuditResult, harm
 from sparsefed.commands.audit.text import limits, reasons, rule, verdict
-from sparsefed.results.matrix import CALM, judged
+from sparsefed.results.matrix import NO_ATTACK, judged
 from sparsefed.results.numbers import significant
 
 FORMAT = 1
 DIGITS = 6
 
 
-def as_json(outcome: Outcome) -> dict[str, Any]:
+def as_json(outcome: AuditResult) -> dict[str, Any]:
     """Everything that the page tells, as numbers."""
     grid = outcome.grid
     asked = grid.asked
@@ -47,7 +47,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _recommendation(outcome: Outcome) -> dict[str, Any] | None:
+def _recommendation(outcome: AuditResult) -> dict[str, Any] | None:
     best = outcome.recommendation
     if best is None:
         return None
@@ -55,17 +55,17 @@ def _recommendation(outcome: Outcome) -> dict[str, Any] | None:
     return {**told, "tied": list(best.tied), "reasons": list(reasons(outcome))}
 
 
-def _foe(outcome: Outcome, name: str) -> dict[str, Any]:
+def _foe(outcome: AuditResult, name: str) -> dict[str, Any]:
     several = outcome.grid.variants[name]
     return {**outcome.foe(name).table, "variants": {variant: dict(part) for variant, part in several.items()}}
 
 
-def _entry(outcome: Outcome, defense: str, attack: str) -> dict[str, Any]:
+def _entry(outcome: AuditResult, defense: str, attack: str) -> dict[str, Any]:
     matrix, pair = outcome.matrix, (defense, attack)
     entry = matrix.entries[pair]
     found: dict[str, Any] = {"defense": defense, "attack": attack, "seeds": entry.seeds, "converged": entry.converged}
     found |= {"test_accuracy": entry.test, "attack_accuracy": entry.attack, "spread": entry.spread}
-    if attack != CALM:
+    if attack != NO_ATTACK:
         found |= {"lost": matrix.lost(*pair), "gained": matrix.gained(*pair), "harm": harm(matrix, *pair)}
         found |= {"judgement": judged(matrix, *pair), "variant": outcome.measured.variants[pair]}
         found["tried"] = {name: _briefly(each) for name, each in outcome.measured.tried.get(pair, {}).items()}
@@ -76,6 +76,6 @@ def _briefly(metrics: Mapping[str, Any]) -> dict[str, Any]:
     return {key: metrics[key] for key in ("attack_mean", "test_accuracy", "converged") if key in metrics}
 
 
-def _timing(outcome: Outcome) -> dict[str, Any]:
+def _timing(outcome: AuditResult) -> dict[str, Any]:
     rounds = {name: {"seconds": cost.seconds, "times": cost.times} for name, cost in outcome.costs.items()}
     return {"rounds": rounds, "seconds": outcome.seconds}

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from sparsefed.commands.audit.attack_specs import Foe
+from sparsefed.commands.audit.attack_specs import AttackSpec
 from sparsefed.commands.tune.space import Range, search_space
 from sparsefed.config import Config, Named
 from sparsefed.core.errors import ConfigError
@@ -22,7 +22,7 @@ GIVEN = "as given"
 DIGITS = 3  # of a parameter
 
 
-def variants(config: Config, foe: Foe, count: int, seed: int) -> dict[str, dict[str, Any]]:
+def variants(config: Config, foe: AttackSpec, count: int, seed: int) -> dict[str, dict[str, Any]]:
     """So many variants by name, as parts of [attack]; fewer where the attack has less to vary."""
     found: dict[str, dict[str, Any]] = {GIVEN: {}}
     ranges = numbers(config, foe)
@@ -35,7 +35,7 @@ def variants(config: Config, foe: Foe, count: int, seed: int) -> dict[str, dict[
     return found
 
 
-def numbers(config: Config, foe: Foe) -> Mapping[str, Range]:
+def numbers(config: Config, foe: AttackSpec) -> Mapping[str, Range]:
     """The parameters of an attack's method that are varied, with their ranges."""
     try:
         space = search_space(config.model_copy(update={"attack": Named(**foe.table)}))

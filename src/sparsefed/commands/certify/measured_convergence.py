@@ -32,7 +32,7 @@ from torch import Tensor
 
 from sparsefed import config as configs
 from sparsefed import data, runs
-from sparsefed.commands.common import OnProgress, Progress, Subject, as_config
+from sparsefed.commands.common import OnProgress, Progress, Subject
 from sparsefed.config import Config, Experiment
 from sparsefed.core.engine import Cohort, LocalStep
 from sparsefed.core.errors import ConfigError
@@ -158,7 +158,7 @@ def _config(subject: Subject, overrides: Sequence[str]) -> Config:
             if path.is_dir()
             else configs.read(path, overrides)
         )
-    return as_config(subject)
+    return configs.as_config(subject)
 
 
 def check(config: Config) -> None:

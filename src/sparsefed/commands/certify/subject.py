@@ -13,7 +13,7 @@ from torch import Tensor
 from sparsefed import config as configs
 from sparsefed import data, runs
 from sparsefed.commands.certify.supported import refuse_several_steps, server_of
-from sparsefed.commands.common import Subject, as_config, is_attacked
+from sparsefed.commands.common import Subject
 from sparsefed.config import Config, Experiment
 from sparsefed.core.errors import ConfigError, RunError
 from sparsefed.core.types import Arrays, Context, RunRecord
@@ -73,8 +73,8 @@ def read(subject: Subject, overrides: Sequence[str] = ()) -> CertificateSource:
         ConfigError: The theory does not cover it, or there are overrides for a run.
         RunError: The run has no finished round.
     """
-    if isinstance(subject, Config | Mapping):
-        config = as_config(subject)
+    if not isinstance(subject, str | Path):
+        config = configs.as_config(subject)
         return _of_config(config.name or "this config", config)
     path = Path(subject)
     if not path.is_dir():
@@ -116,7 +116,7 @@ def with_model(source: CertificateSource, trained: Path | str) -> CertificateSou
 
 def unattacked(source: CertificateSource) -> Config:
     """Return the config without its attackers; the goal stays, so that it is the twin that `run --twins` makes."""
-    return configs.twins(source.config)["unattacked"] if is_attacked(source.config) else source.config
+    return configs.twins(source.config)["unattacked"] if source.config.is_attacked else source.config
 
 
 def _built(config: Config) -> tuple[Arrays, Experiment]:

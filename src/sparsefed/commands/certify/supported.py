@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sparsefed.config import Config
-from sparsefed.config.lookup import regime
+from sparsefed.config.lookup import regime, rule
 from sparsefed.core.engine import one_step
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.round import RoundSetup
-from sparsefed.defenses import DEFENSES, CommonOptions
+from sparsefed.defenses import CommonOptions
 
 COVERED = "covered are sparsefed and clipping (a mean of clipped updates, one local step a device)"
 MEANS = ("clipping", "mean", "undefended")
@@ -62,7 +62,7 @@ def server_of(config: Config) -> CoveredServer:
 
 def _parameters(config: Config) -> dict[str, Any]:
     defense = config.defense
-    usual = DEFENSES[defense.name].usual if defense.name in DEFENSES else {}
+    usual = rule(defense.name).usual
     return {**usual, **regime(config), **defense.params}
 
 

@@ -12,7 +12,7 @@ omega / (1 - omega) of the mass that a round can bring, so at one half never mor
 choice of k is needed for; a probe run has them.
 
 Probe runs (`--probe`) train the config's defense with several k, without attackers and, where it has an attack, with
-them. Their *knee* is the smallest k of those that (1) converged and keep test accuracy, unattacked, within `KEPT` of
+them. Their *knee* is the smallest k of those that (1) converged and keep test accuracy, unwithin `KEPT` of
 the best, and (2) let the attack through by at most `KEPT` more than the best of those does. What gets through is attack
 accuracy, mean over the last epoch, or, where the attackers want no particular labels, the test accuracy they cost.
 """

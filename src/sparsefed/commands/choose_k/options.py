@@ -8,7 +8,7 @@ from pathlib import Path
 from sparsefed import config as configs
 from sparsefed.commands.choose_k.choice import OMEGA, SAMPLES, ChooseKOptions
 from sparsefed.commands.choose_k.probes import probe_ks, with_k
-from sparsefed.commands.common import Subject, is_attacked
+from sparsefed.commands.common import Subject
 from sparsefed.config import Config
 from sparsefed.core.errors import ConfigError
 from sparsefed.defenses import DEFENSES
@@ -23,9 +23,10 @@ def load(subject: Subject, overrides: Sequence[str] = ()) -> Config:
     Raises:
         ConfigError: The defense has no k, or anything but the k is wrong with the config.
     """
-    config = subject
-    if not isinstance(config, Config):
-        config = configs.load_without_k(config if isinstance(config, Mapping) else Path(config), overrides)
+    if isinstance(subject, str | Path | Mapping):
+        config = configs.load_without_k(subject if isinstance(subject, Mapping) else Path(subject), overrides)
+    else:
+        config = configs.as_config(subject)
     if not configs.takes_k(config.defense.name):
         having = ", ".join(name for name in DEFENSES if configs.takes_k(name))
         raise ConfigError(f"defense {config.defense.name} has no k to choose; those that have one: {having}")
@@ -95,7 +96,7 @@ def _check_probes(config: Config, probe: str | None, rounds: int | None, trials:
         raise ConfigError(f"--probe-rounds is {rounds}; at least 1 is needed")
     if trials is not None and trials < 1:
         raise ConfigError(f"--tune is {trials}; at least 1 trial is needed")
-    if trials is not None and not is_attacked(config):
+    if trials is not None and not config.is_attacked:
         raise ConfigError("--tune is for an attack, but nobody attacks in this config; add [threat] and [attack]")
     probe_ks(probe, 2**62)  # refuses what are no k's; those beyond the model's size are refused once that is known
     with_k(config, 1, rounds)

@@ -11,7 +11,7 @@ import numpy as np
 from sparsefed import config as configs
 from sparsefed import runs
 from sparsefed.commands.choose_k.choice import ChooseKResult, Probe
-from sparsefed.commands.common import RunAll, is_attacked
+from sparsefed.commands.common import RunAll
 from sparsefed.config import Config
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.schedule import peak_share
@@ -86,7 +86,7 @@ def probe(result: ChooseKResult, folder: Path, tuner: Tuner, run_all: RunAll) ->
 def _runs(config: Config, folder: Path, named: str) -> Mapping[Path, Config]:
     """Return the runs of one k by their folders: without attackers and, where there are any, with them (`named`)."""
     k = config.defense.params["k"]
-    hostile = {f"k-{k}-{named}": config} if is_attacked(config) else {}
+    hostile = {f"k-{k}-{named}": config} if config.is_attacked else {}
     calm = configs.twins(config)["unattacked"] if hostile else config
     every = {f"k-{k}": calm, **hostile}
     return {folder / FOLDER / name: each.model_copy(update={"name": name}) for name, each in every.items()}

@@ -22,7 +22,7 @@ from sparsefed.core.errors import ConfigError, RunError
 from sparsefed.core.round import RoundSetup, ServerState, run_round
 from sparsefed.core.signatures import parameters
 from sparsefed.core.types import Block, Context, Defense, State, Step
-from sparsefed.defenses import DEFENSES, CommonOptions
+from sparsefed.defenses import CommonOptions
 from sparsefed.reports.lines import log_ticks
 from sparsefed.theory import choice_of_k as choice
 from sparsefed.theory.choice_of_k import ChosenK, Curve, Draw, Gradient
@@ -113,8 +113,8 @@ def measure(
 
 def without_topk(config: Config, rho: float | None = None) -> Config:
     """Return the config with k = d and without attackers: its clip, pre-aggregation and, unless given, momentum."""
-    rule, frame = DEFENSES.get(config.defense.name), {parameter.name for parameter in parameters(CommonOptions)}
-    kept = {**(rule.usual if rule else {}), **config.defense.params}
+    frame = {parameter.name for parameter in parameters(CommonOptions)}
+    kept = {**configs.rule(config.defense.name).usual, **config.defense.params}
     kept = {key: value for key, value in kept.items() if key in frame} | ({} if rho is None else {"rho": rho})
     table = {key: value for key, value in configs.dump(config).items() if key not in ("attack", "threat")}
     return configs.parse({**table, "name": "trained", "defense": {"name": "undefended", **kept}})

@@ -24,8 +24,8 @@ from typing import Literal
 
 from sparsefed.commands.reproduce.exhibit import COMPARING, TRENDS, Claim, Exhibit, Pick
 from sparsefed.commands.reproduce.grid import matches
-from sparsefed.commands.reproduce.ledger import Row
-from sparsefed.commands.reproduce.measures import measure
+from sparsefed.results.measures import measure
+from sparsefed.sweeps.ledger import Row
 
 RULE = (
     "A claim holds at a combination if the difference of the means over seeds has the stated sign and size and exceeds "
@@ -42,7 +42,7 @@ UNTESTED: Verdict = "not tested"
 
 
 @dataclass(frozen=True)
-class Entry:
+class MetricEntry:
     """One metric at one combination, over the seeds."""
 
     values: Mapping[str, str]
@@ -69,7 +69,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ClaimComparison:
     """A claim at one combination; `holds` is None where it was not tested."""
 
     holds: bool | None
@@ -82,12 +82,12 @@ class Judged:
 
     claim: Claim
     verdict: Verdict
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[ClaimComparison, ...]
 
 
 def entries(
     rows: Sequence[Row], metric: str, exact: bool = False, expected: Sequence[Mapping[str, str]] = ()
-) -> list[Entry]:
+) -> list[MetricEntry]:
     """A metric by combination, in the order of the results; runs that failed have no number, and combinations that are
     expected but have no results at all come without any."""
     groups: dict[tuple[str, ...], list[Row]] = {tuple(values.values()): [] for values in expected}
@@ -95,14 +95,14 @@ def entries(
     for row in rows:
         if row["role"] == "result":
             groups.setdefault(tuple(row["cell"].values()), []).append(row)
-    return [_entry(group, metric, exact) if group else Entry(named[n], (), False) for n, group in groups.items()]
+    return [_entry(group, metric, exact) if group else MetricEntry(named[n], (), False) for n, group in groups.items()]
 
 
-def _entry(group: Sequence[Row], metric: str, exact: bool) -> Entry:
+def _entry(group: Sequence[Row], metric: str, exact: bool) -> MetricEntry:
     done = [row["metrics"] for row in group if row["status"] == "done"]
     numbers = tuple(float(found[metric]) for found in done if found.get(metric) is not None)
     lost = sum(not found.get("converged", True) for found in done)
-    return Entry(group[0]["cell"], numbers, 2 * lost < max(len(done), 1), exact, group[0]["attack"])
+    return MetricEntry(group[0]["cell"], numbers, 2 * lost < max(len(done), 1), exact, group[0]["attack"])
 
 
 def judge(exhibit: Exhibit, rows: Sequence[Row], expected: Sequence[Mapping[str, str]] = ()) -> list[Judged]:
@@ -111,7 +111,7 @@ def judge(exhibit: Exhibit, rows: Sequence[Row], expected: Sequence[Mapping[str,
     return [_judged(claim, entries(rows, claim.metric, exact, expected)) for claim in exhibit.claims]
 
 
-def _judged(claim: Claim, found: Sequence[Entry]) -> Judged:
+def _judged(claim: Claim, found: Sequence[MetricEntry]) -> Judged:
     there = [entry for entry in found if matches(entry.values, claim.at)]
     if claim.form in COMPARING:
         compared = list(_comparisons(claim, there))
@@ -122,7 +122,7 @@ def _judged(claim: Claim, found: Sequence[Entry]) -> Judged:
     return Judged(claim, _verdict(compared), tuple(compared))
 
 
-def _verdict(compared: Sequence[Comparison]) -> Verdict:
+def _verdict(compared: Sequence[ClaimComparison]) -> Verdict:
     tested = [each.holds for each in compared if each.holds is not None]
     if not tested:
         return UNTESTED
@@ -134,7 +134,7 @@ def _verdict(compared: Sequence[Comparison]) -> Verdict:
 # --- one value against others ----------------------------------------------------------------------------------------
 
 
-def _comparisons(claim: Claim, found: Sequence[Entry]) -> Iterator[Comparison]:
+def _comparisons(claim: Claim, found: Sequence[MetricEntry]) -> Iterator[ClaimComparison]:
     subject: Pick = getattr(claim, claim.form)
     (axis,) = subject
     for own in found:
@@ -145,69 +145,69 @@ def _comparisons(claim: Claim, found: Sequence[Entry]) -> Iterator[Comparison]:
             yield from (_compared(claim, own, rival, axis) for rival in rivals)
 
 
-def _beside(own: Entry, other: Entry, axis: str) -> bool:
+def _beside(own: MetricEntry, other: MetricEntry, axis: str) -> bool:
     """Whether two entries differ in that axis alone."""
     rest = [{a: v for a, v in entry.values.items() if a != axis} for entry in (own, other)]
     return rest[0] == rest[1] and own.values[axis] != other.values[axis]
 
 
-def _compared(claim: Claim, own: Entry, rival: Entry, axis: str) -> Comparison:
+def _compared(claim: Claim, own: MetricEntry, rival: MetricEntry, axis: str) -> ClaimComparison:
     told = f"{_named(own)}: {_written(claim, own)} against {_written(claim, rival)} ({rival.values[axis]})"
     if own.error is None or rival.error is None or own.mean is None or rival.mean is None:
-        return Comparison(None, f"{told}: {_why(own, rival)}")
+        return ClaimComparison(None, f"{told}: {_why(own, rival)}")
     if not own.converged and claim.metric.startswith("attack"):
-        return Comparison(False, f"{told}: did not converge")
+        return ClaimComparison(False, f"{told}: did not converge")
     if claim.form == "alike":
         gap, noise = rival.mean - own.mean, math.hypot(own.error, rival.error)
-        return Comparison(abs(gap) + noise <= (claim.within or 0.0), told)
+        return ClaimComparison(abs(gap) + noise <= (claim.within or 0.0), told)
     low, high = (own, rival) if claim.form == "lower" else (rival, own)
     noise = math.hypot(claim.factor * (low.error or 0.0), high.error or 0.0)
     return _beyond((high.mean or 0.0) - claim.factor * (low.mean or 0.0), claim.by, noise, told)
 
 
-def _beyond(gap: float, by: float, noise: float, told: str) -> Comparison:
+def _beyond(gap: float, by: float, noise: float, told: str) -> ClaimComparison:
     if by < gap <= noise:  # the sign and size are right, and may be chance
-        return Comparison(False, f"{told}: within the spread")
-    return Comparison(gap > by, told)
+        return ClaimComparison(False, f"{told}: within the spread")
+    return ClaimComparison(gap > by, told)
 
 
 # --- along an axis, and against a bound ------------------------------------------------------------------------------
 
 
-def _trends(claim: Claim, found: Sequence[Entry]) -> Iterator[Comparison]:
+def _trends(claim: Claim, found: Sequence[MetricEntry]) -> Iterator[ClaimComparison]:
     axis = claim.rises or claim.falls or ""
-    lines: dict[tuple[str, ...], list[Entry]] = {}
+    lines: dict[tuple[str, ...], list[MetricEntry]] = {}
     for entry in found:
         lines.setdefault(tuple(value for name, value in entry.values.items() if name != axis), []).append(entry)
     return (_trend(claim, axis, line) for line in lines.values() if len(line) > 1)
 
 
-def _trend(claim: Claim, axis: str, line: Sequence[Entry]) -> Comparison:
+def _trend(claim: Claim, axis: str, line: Sequence[MetricEntry]) -> ClaimComparison:
     sign = 1 if claim.form == "rises" else -1
     first, last = line[0], line[-1]
     way = ", ".join(f"{entry.values[axis]}: {_written(claim, entry)}" for entry in line)
     told = f"{_named(first, axis)}: {way}" if len(first.values) > 1 else way
     if any(entry.error is None or entry.mean is None for entry in line):
-        return Comparison(None, f"{told}: {_why(*line)}")
+        return ClaimComparison(None, f"{told}: {_why(*line)}")
     whole = _beyond(sign * _gap(first, last), claim.by, _noise(first, last), told)
     for one, other in itertools.pairwise(line):
         if sign * _gap(one, other) < -_noise(one, other):
-            return Comparison(False, f"{told}: goes back at {other.values[axis]}")
+            return ClaimComparison(False, f"{told}: goes back at {other.values[axis]}")
     return whole
 
 
-def _gap(one: Entry, other: Entry) -> float:
+def _gap(one: MetricEntry, other: MetricEntry) -> float:
     return (other.mean or 0.0) - (one.mean or 0.0)
 
 
-def _noise(one: Entry, other: Entry) -> float:
+def _noise(one: MetricEntry, other: MetricEntry) -> float:
     return math.hypot(one.error or 0.0, other.error or 0.0)
 
 
-def _bounded(claim: Claim, entry: Entry) -> Comparison:
+def _bounded(claim: Claim, entry: MetricEntry) -> ClaimComparison:
     told = f"{_named(entry)}: {_written(claim, entry)}"
     if entry.error is None or entry.mean is None:
-        return Comparison(None, f"{told}: {_why(entry)}")
+        return ClaimComparison(None, f"{told}: {_why(entry)}")
     if claim.below is not None:
         return _beyond(claim.below - entry.mean, 0.0, entry.error, told)
     return _beyond(entry.mean - (claim.above or 0.0), 0.0, entry.error, told)
@@ -216,15 +216,15 @@ def _bounded(claim: Claim, entry: Entry) -> Comparison:
 # --- words -----------------------------------------------------------------------------------------------------------
 
 
-def _named(entry: Entry, without: str = "") -> str:
+def _named(entry: MetricEntry, without: str = "") -> str:
     return ", ".join(value for axis, value in entry.values.items() if axis != without)
 
 
-def _written(claim: Claim, entry: Entry) -> str:
+def _written(claim: Claim, entry: MetricEntry) -> str:
     return measure(claim.metric).write(entry.mean)
 
 
-def _why(*found: Entry) -> str:
+def _why(*found: MetricEntry) -> str:
     if any(not entry.numbers for entry in found):
         return "a run is missing, not tested"
     return "one seed, not tested"

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-from sparsefed.commands.reproduce import ledger as results
-from sparsefed.commands.reproduce.claims import HOLDS, NOT, PART, RULE, UNTESTED, Entry, Judged, entries, judge
+from sparsefed.commands.reproduce.claims import HOLDS, NOT, PART, RULE, UNTESTED, Judged, MetricEntry, entries, judge
 from sparsefed.commands.reproduce.exhibit import Exhibit, Paper, PaperRow
-from sparsefed.commands.reproduce.grid import matches, scaled
-from sparsefed.commands.reproduce.ledger import Row
+from sparsefed.commands.reproduce.grid import ExhibitPlan, matches, scaled
 from sparsefed.commands.reproduce.load import load_paper
-from sparsefed.commands.reproduce.measures import measure
-from sparsefed.commands.reproduce.plan import FIXED, STRONGEST, Plan
+from sparsefed.results.measures import measure
+from sparsefed.sweeps import ledger as results
+from sparsefed.sweeps.ledger import Row
+from sparsefed.sweeps.plan import FIXED, STRONGEST
 
 DNC = "DNC"
 OURS = (
@@ -28,7 +28,7 @@ FIXED_ATTACK = "Fixed attack: its parameters are as given, not tuned for each de
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ExhibitResult:
     """All there is to tell of an exhibit at a scale."""
 
     exhibit: Exhibit
@@ -47,13 +47,13 @@ class Outcome:
         return f"{self.exhibit.name}.{self.scale}"
 
 
-def outcome(plan: Plan, out: Path, folder: Traversable | None = None) -> Outcome:
-    """From the results file of a plan."""
-    rows = results.read(results.path(out, plan))
-    expected = [group.values for group in plan.groups]
-    judged = judge(plan.exhibit, rows, expected)
+def outcome(plan: ExhibitPlan, out: Path, folder: Traversable | None = None) -> ExhibitResult:
+    """Return what the results file of a plan comes to."""
+    exhibit, rows = plan.exhibit, results.read(results.path(out, plan.sweep))
+    judged = judge(exhibit, rows, [group.values for group in plan.sweep.groups])
     seconds = results.seconds(out, {row["key"] for row in rows})
-    return Outcome(plan.exhibit, plan.scale, tuple(rows), load_paper(plan.exhibit, folder), tuple(judged), seconds)
+    paper = load_paper(exhibit, folder)
+    return ExhibitResult(exhibit, plan.sweep.scale, tuple(rows), paper, tuple(judged), seconds)
 
 
 # --- rows and columns ------------------------------------------------------------------------------------------------
@@ -67,7 +67,7 @@ class Column:
     ours: bool | None = None  # None: neither, a name
 
 
-def columns(outcome: Outcome) -> list[Column]:
+def columns(outcome: ExhibitResult) -> list[Column]:
     """The axes, the attack where there is one, and for each metric ours and, where the paper has one, the paper's."""
     axes = list(dict.fromkeys(axis for row in outcome.rows for axis in row["cell"]))
     heads = [Column(axis) for axis in axes]
@@ -79,14 +79,14 @@ def columns(outcome: Outcome) -> list[Column]:
     return heads
 
 
-def body(outcome: Outcome) -> list[list[str]]:
+def body(outcome: ExhibitResult) -> list[list[str]]:
     """The cells under them, a row a combination."""
     by_metric = {metric: entries(outcome.rows, metric, outcome.exact) for metric in outcome.exhibit.metrics}
     lost = _lost(outcome.rows)
     return [_line(outcome, {m: found[i] for m, found in by_metric.items()}, lost[i]) for i in range(len(lost))]
 
 
-def _line(outcome: Outcome, found: Mapping[str, Entry], lost: tuple[int, int]) -> list[str]:
+def _line(outcome: ExhibitResult, found: Mapping[str, MetricEntry], lost: tuple[int, int]) -> list[str]:
     first = next(iter(found.values()))
     line = [*first.values.values(), *([first.attack or "none"] if _attacked(outcome.rows) else [])]
     for metric in outcome.exhibit.metrics:
@@ -96,12 +96,12 @@ def _line(outcome: Outcome, found: Mapping[str, Entry], lost: tuple[int, int]) -
     return line
 
 
-def _ours(metric: str, entry: Entry, lost: int, runs: int) -> str:
+def _ours(metric: str, entry: MetricEntry, lost: int, runs: int) -> str:
     """A number for a person.
 
-    >>> _ours("attack_mean", Entry({}, (0.5, 0.7), True), 0, 2)
+    >>> _ours("attack_mean", MetricEntry({}, (0.5, 0.7), True), 0, 2)
     '60.0% ± 14.1'
-    >>> _ours("attack_mean", Entry({}, (0.1, 0.1), False), 2, 2)
+    >>> _ours("attack_mean", MetricEntry({}, (0.1, 0.1), False), 2, 2)
     'DNC'
     """
     if not entry.numbers:
@@ -145,7 +145,7 @@ ONE = {HOLDS: "holds", PART: "holds in part", NOT: "does not hold here", UNTESTE
 MANY = {HOLDS: "hold", PART: "hold in part", NOT: "do not hold here", UNTESTED: "were not tested"}
 
 
-def summary(outcome: Outcome) -> str:
+def summary(outcome: ExhibitResult) -> str:
     """How the claims fared, in a sentence."""
     return fared(each.verdict for each in outcome.judged)
 
@@ -171,7 +171,7 @@ def grounds(judged: Judged, most: int) -> list[str]:
     return [*shown, f"and {len(ordered) - most} more"] if len(ordered) > most else shown
 
 
-def rules(outcome: Outcome) -> Iterator[str]:
+def rules(outcome: ExhibitResult) -> Iterator[str]:
     """By which rules the numbers and verdicts came about."""
     if not outcome.exact:
         yield OURS
@@ -184,7 +184,7 @@ def rules(outcome: Outcome) -> Iterator[str]:
         yield RULE
 
 
-def what_was_scaled(outcome: Outcome) -> list[str]:
+def what_was_scaled(outcome: ExhibitResult) -> list[str]:
     """What this scale changes, in the exhibit's words and as the configs differ."""
     if outcome.exact:
         return []

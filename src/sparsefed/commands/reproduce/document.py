@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from sparsefed.commands.reproduce import ledger as results
 from sparsefed.commands.reproduce.claims import HOLDS, Judged
-from sparsefed.commands.reproduce.comparison import Outcome, body, columns, grounds, rules, summary, what_was_scaled
+from sparsefed.commands.reproduce.comparison import (
+    ExhibitResult,
+    body,
+    columns,
+    grounds,
+    rules,
+    summary,
+    what_was_scaled,
+)
 from sparsefed.commands.reproduce.exhibit_charts import SAID, charts, together
 from sparsefed.commands.reproduce.grid import combinations
 from sparsefed.core import toml
@@ -15,11 +22,12 @@ from sparsefed.reports.markup import Html, code, element, folded, joined, table
 from sparsefed.reports.pictures import picture, write
 from sparsefed.reports.shell import figure, figures, page, section
 from sparsefed.results.numbers import duration
+from sparsefed.sweeps import ledger as results
 
 MOST_SHOWN = 6  # of the comparisons behind a verdict
 
 
-def save(outcome: Outcome, out: Path) -> list[Path]:
+def save(outcome: ExhibitResult, out: Path) -> list[Path]:
     """Write the page, and where there is a chart its picture as PNG and SVG; say where."""
     with results.disk(out):
         written = [write(out / f"{outcome.name}.html", html(outcome).encode())]
@@ -30,7 +38,7 @@ def save(outcome: Outcome, out: Path) -> list[Path]:
     return written
 
 
-def html(outcome: Outcome) -> str:
+def html(outcome: ExhibitResult) -> str:
     """The outcome as one page that works offline, in the looks of a report."""
     exhibit = outcome.exhibit
     drawn = charts(exhibit, outcome.rows, outcome.paper)
@@ -45,7 +53,7 @@ def html(outcome: Outcome) -> str:
     return page(f"SparseFed: {exhibit.title}", lead, parts, heading=f"{exhibit.where}: {exhibit.title}")
 
 
-def _summary(outcome: Outcome) -> Iterator[Html]:
+def _summary(outcome: ExhibitResult) -> Iterator[Html]:
     yield element("p", summary(outcome), class_="verdict")
     if outcome.judged:
         lines = (
@@ -68,7 +76,7 @@ def _line(text: str) -> Html:
     return element("div", text)
 
 
-def _configs(outcome: Outcome) -> Iterator[Html]:
+def _configs(outcome: ExhibitResult) -> Iterator[Html]:
     changed = what_was_scaled(outcome)
     if changed:
         yield element("h3", f"What scale {outcome.scale} changes")
@@ -80,7 +88,7 @@ def _configs(outcome: Outcome) -> Iterator[Html]:
         yield folded(f"Config of the first combination: {name}", code(text))
 
 
-def _again(outcome: Outcome) -> Iterator[Html]:
+def _again(outcome: ExhibitResult) -> Iterator[Html]:
     command = f"sparsefed reproduce {outcome.exhibit.name} --scale {outcome.scale}"
     yield code(command)
     cells = len({row["key"] for row in outcome.rows if row["key"]})
@@ -88,6 +96,6 @@ def _again(outcome: Outcome) -> Iterator[Html]:
     yield element("p", f"{cells} runs.{took}" if cells else "A formula: nothing is run.")
 
 
-def _notes(outcome: Outcome) -> Iterator[Html]:
+def _notes(outcome: ExhibitResult) -> Iterator[Html]:
     if outcome.paper.notes:
         yield element("ul", *(element("li", note) for note in outcome.paper.notes))

@@ -10,10 +10,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-Table = dict[str, Any]  # a part of a config
+from sparsefed.sweeps.cells import Table, Twin
+
 SCALES = ("smoke", "laptop", "paper")
 ScaleName = Literal["smoke", "laptop", "paper"]
-Twin = Literal["unattacked", "plain"]
 
 
 def _several(given: Any) -> Any:
@@ -46,7 +46,7 @@ class Search(_Record):
     set: Table = {}  # a part of a config for the runs of the search alone, e.g. fewer rounds
 
 
-class Scale(_Record):
+class ExhibitScale(_Record):
     """How much of the paper is run, and how small."""
 
     seeds: tuple[Annotated[int, Field(strict=True, ge=0)], ...] = Field(min_length=1)
@@ -59,7 +59,7 @@ class Scale(_Record):
     est_minutes: Annotated[float, Field(gt=0)] | None = None  # on two cores, one run on each
 
     @model_validator(mode="after")
-    def _each_seed_once(self) -> Scale:
+    def _each_seed_once(self) -> ExhibitScale:
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds that differ from each other, but they are {list(self.seeds)}")
         return self
@@ -137,7 +137,7 @@ class Exhibit(_Record):
     axes: dict[str, dict[str, Table]] = {}
     search: Search | None = None
     skip: tuple[Pick, ...] = ()
-    scales: dict[ScaleName, Scale] = {}
+    scales: dict[ScaleName, ExhibitScale] = {}
     claims: tuple[Claim, ...] = ()
     chart: Chart | None = None
 

@@ -12,15 +12,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from sparsefed.commands.reproduce.claims import Entry, entries
+from sparsefed.commands.reproduce.claims import MetricEntry, entries
 from sparsefed.commands.reproduce.exhibit import Chart, Exhibit, Paper, Pick
 from sparsefed.commands.reproduce.grid import matches
-from sparsefed.commands.reproduce.ledger import Row
 from sparsefed.commands.reproduce.load import ROUND
-from sparsefed.commands.reproduce.measures import measure
 from sparsefed.reports.lines import CONFIG, DASHES, INK, LEGEND, PALETTE, SIZE, log_ticks
+from sparsefed.results.measures import measure
 from sparsefed.results.numbers import points as points_of
 from sparsefed.results.numbers import significant
+from sparsefed.sweeps.ledger import Row
 
 if TYPE_CHECKING:
     import altair as alt
@@ -124,7 +124,7 @@ def _named(axis: str, value: str) -> str:
     return value if number(value) is None else f"{axis} {value}"
 
 
-def _points(chart: Chart, metric: str, found: Sequence[Entry]) -> Iterator[dict[str, Any]]:
+def _points(chart: Chart, metric: str, found: Sequence[MetricEntry]) -> Iterator[dict[str, Any]]:
     floor = -math.inf if measure(metric).write is points_of else 0.0  # differences alone can be below 0
     for entry in found:
         if entry.mean is not None and chart.x in entry.values:
@@ -160,7 +160,7 @@ def _curve_points(chart: Chart, rows: Sequence[Row], metric: str) -> Iterator[di
         yield {X: t, LINE: line, WHOSE: OURS, Y: significant(mean), LOW: min(values), HIGH: max(values)}
 
 
-def _pairs(chart: Chart, across: Sequence[Entry], up: Sequence[Entry]) -> Iterator[dict[str, Any]]:
+def _pairs(chart: Chart, across: Sequence[MetricEntry], up: Sequence[MetricEntry]) -> Iterator[dict[str, Any]]:
     for x, y in zip(across, up, strict=True):
         if x.mean is not None and y.mean is not None:
             name = ", ".join(y.values.values())

@@ -1,108 +1,51 @@
-"""From an exhibit and a scale to cells: the combinations of its axes, and the config of each run that they need.
+"""From an exhibit and a scale to a plan: the combinations of its axes, and the config of each run that they need.
 
-Parts of a config are put on top of each other in this order, each as a config on its base (`bases.over`): `common`, the
-axes' values in the order of the axes, the scale's `set`, the scale's own parts for single values, the attack's variant,
-the seed. A `base` stays below everything, wherever it stands; the last one named counts. `attack = false` stays, unless
-a later part names an attack.
-
-A cell is one run, known by its config alone: exhibits, scales and roles share what is equal, and a changed config is
-another cell.
+Parts of a config are put on top of each other in this order, each as a config on its base (`templates.over`): `common`,
+the axes' values in the order of the axes, the scale's `set`, the scale's own parts for single values, the attack's
+variant, the seed. A `base` stays below everything, wherever it stands; the last one named counts. `attack = false`
+stays, unless a later part names an attack.
 """
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sparsefed import config as configs
-from sparsefed.commands.reproduce.exhibit import Exhibit, Pick, Scale, Table, Twin
-from sparsefed.commands.reproduce.load import scale_of
-from sparsefed.config import Config, Named
+from sparsefed.commands.reproduce.exhibit import Exhibit, ExhibitScale, Pick
+from sparsefed.commands.reproduce.load import ROUND, scale_of
 from sparsefed.config import templates as bases
 from sparsefed.core import toml
 from sparsefed.core.errors import ConfigError
-from sparsefed.core.signatures import parameters
-from sparsefed.core.threat import WHO
+from sparsefed.sweeps.cells import Combination, Table
+from sparsefed.sweeps.plan import CellGroup, SweepPlan, group
 
 BESIDE = ("epochs", "checkpoint_every")  # said by the rounds already, and of no consequence
-KEY = 16  # hex digits: two of a million cells are alike by chance in one of 10^7 projects
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One run."""
+class ExhibitPlan:
+    """An exhibit with the runs that it needs at a scale; a formula needs none."""
 
-    key: str
-    config: Config
-
-    @property
-    def table(self) -> dict[str, Any]:
-        return configs.dump(self.config)
-
-    @property
-    def attacked(self) -> bool:
-        """Whether anybody attacks."""
-        threat = self.config.threat
-        return self.config.attack is not None and any(getattr(threat, who) for who in WHO)
+    exhibit: Exhibit
+    sweep: SweepPlan
 
 
-@dataclass(frozen=True)
-class Combination:
-    """One value of each axis, with the config that they make, and how its attack is chosen."""
-
-    values: Mapping[str, str]
-    table: Table  # of a config, without the seed
-    variants: Mapping[str, Table]  # of the attack; none: the attack as given
-    source: str  # for a sentence about it
-
-    def result(self, seed: int, variant: str | None = None) -> Cell:
-        """A run that is reported."""
-        return self._cell({**self._attack(variant), "seed": seed})
-
-    def trial(self, search_seed: int, variant: str, part: Table) -> Cell:
-        """A run of the search."""
-        return self._cell({**bases.over(self._attack(variant), part), "seed": search_seed})
-
-    def _attack(self, variant: str | None) -> Table:
-        return {} if variant is None else {"attack": self.variants[variant]}
-
-    def _cell(self, part: Table) -> Cell:
-        return cell(configs.parse(bases.over(self.table, part), source=self.source))
+def plan(exhibit: Exhibit, scale: str) -> ExhibitPlan:
+    """Return the runs of an exhibit at a scale; every config is checked on the way."""
+    if exhibit.kind == "formula":
+        return ExhibitPlan(exhibit, SweepPlan(exhibit.name, (), scale))
+    chosen, chart = scale_of(exhibit, scale), exhibit.chart
+    groups = tuple(_group(exhibit, chosen, each) for each in combinations(exhibit, scale))
+    curves = chart.y if chart is not None and chart.x == ROUND else ()
+    return ExhibitPlan(exhibit, SweepPlan(exhibit.name, groups, scale, curves))
 
 
-def cell(config: Config) -> Cell:
-    """The cell of a config; names and what came before it make no difference.
-
-    >>> table = {"rounds": 2, "model": {"name": "cnn"}, "data": {"name": "digits"}}
-    >>> cell(configs.parse(table)) == cell(configs.parse({**table, "name": "mine"}))
-    True
-    """
-    nameless = config.model_copy(update={"name": ""})
-    canonical = json.dumps(configs.dump(nameless), sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return Cell(hashlib.sha256(canonical.encode()).hexdigest()[:KEY], nameless)
-
-
-def twin(attacked: Cell, which: Twin) -> Cell | None:
-    """The same run without attackers, or without a defense as well; None where nobody attacks."""
-    if not attacked.attacked:
-        return None
-    twins = configs.twins(attacked.config)
-    return cell(_idle(twins.get(which, twins["unattacked"])))  # without a defense, the first is the second
-
-
-def _idle(config: Config) -> Config:
-    """Where nobody attacks, it matters what they would be after, but not how: variants of an attack share a twin."""
-    if config.attack is None:
-        return config
-    attacker = configs.attacker(config.attack)
-    how = [p for p in parameters(attacker.method, 1) if not p.required]
-    spared = {p.name for p in how} - {p.name for p in parameters(attacker.goal, 1)}
-    kept = {key: value for key, value in config.attack.params.items() if key not in spared}
-    return config.model_copy(update={"attack": Named(name=config.attack.name, **kept)})
+def _group(exhibit: Exhibit, scale: ExhibitScale, each: Combination) -> CellGroup:
+    kinds = exhibit.twins if scale.twins is None else scale.twins
+    search = exhibit.search
+    return group(each, scale.seeds, kinds, *((search.seed, search.set) if search else ()))
 
 
 def combinations(exhibit: Exhibit, scale: str) -> list[Combination]:
@@ -114,7 +57,7 @@ def combinations(exhibit: Exhibit, scale: str) -> list[Combination]:
     return found
 
 
-def _values(exhibit: Exhibit, scale: Scale) -> Iterator[dict[str, str]]:
+def _values(exhibit: Exhibit, scale: ExhibitScale) -> Iterator[dict[str, str]]:
     for values in itertools.product(*exhibit.axes.values()):
         each = dict(zip(exhibit.axes, values, strict=True))
         if matches(each, scale.only) and not any(matches(each, skipped) for skipped in exhibit.skip):
@@ -130,7 +73,7 @@ def matches(values: Mapping[str, str], pick: Pick) -> bool:
     return all(values.get(axis) in allowed for axis, allowed in pick.items())
 
 
-def _combination(exhibit: Exhibit, scale: Scale, values: dict[str, str], name: str) -> Combination:
+def _combination(exhibit: Exhibit, scale: ExhibitScale, values: dict[str, str], name: str) -> Combination:
     source = f"exhibit {exhibit.name} at scale {name}, {', '.join(values.values())}"
     parts = [exhibit.axes[axis][value] for axis, value in values.items()]
     own = [scale.axes.get(axis, {}).get(value, {}) for axis, value in values.items()]
@@ -141,7 +84,7 @@ def _combination(exhibit: Exhibit, scale: Scale, values: dict[str, str], name: s
         raise ConfigError(f"{source}: `seed` stands in a part of a config; seeds belong to the scales and to [search]")
     combined = Combination(values, table, _variants(exhibit, scale), source)
     first = combined.result(scale.seeds[0], next(iter(combined.variants), None) if table.get("attack", True) else None)
-    if not first.attacked:
+    if not first.config.is_attacked:
         return Combination(values, table, {}, source)
     for variant in combined.variants:
         combined.trial(0, variant, exhibit.search.set if exhibit.search else {})
@@ -155,7 +98,7 @@ def _over(table: Table, part: Table) -> Table:
     return bases.over(table, part)
 
 
-def _variants(exhibit: Exhibit, scale: Scale) -> dict[str, Table]:
+def _variants(exhibit: Exhibit, scale: ExhibitScale) -> dict[str, Table]:
     if exhibit.search is None or scale.search is False:
         return {}
     wanted = exhibit.search.attacks if scale.search is True else scale.search

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from sparsefed.commands.reproduce.exhibit import BOUNDS, COMPARING, SCALES, Claim, Exhibit, Paper, Scale
-from sparsefed.commands.reproduce.measures import MEASURES
+from sparsefed.commands.reproduce.exhibit import BOUNDS, COMPARING, SCALES, Claim, Exhibit, ExhibitScale, Paper
 from sparsefed.core.errors import ConfigError, unknown
+from sparsefed.results.measures import MEASURES
 
 Record = TypeVar("Record", bound=BaseModel)
 ROUND = "round"  # what a chart may have on its x axis beside axes and metrics
@@ -105,7 +105,7 @@ def _problems(exhibit: Exhibit) -> Iterator[str]:
     yield from _chart_problems(exhibit)
 
 
-def _scale_problems(exhibit: Exhibit, scale: Scale, where: str) -> Iterator[str]:
+def _scale_problems(exhibit: Exhibit, scale: ExhibitScale, where: str) -> Iterator[str]:
     yield from _pick(exhibit, scale.only, f"{where}.only")
     yield from _pick(exhibit, {axis: tuple(values) for axis, values in scale.axes.items()}, f"{where}.axes")
     if not isinstance(scale.search, bool):
@@ -170,7 +170,7 @@ def _listed(cell: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
     return {axis: (value,) for axis, value in cell.items()}
 
 
-def scale_of(exhibit: Exhibit, scale: str) -> Scale:
+def scale_of(exhibit: Exhibit, scale: str) -> ExhibitScale:
     """The scale of that name."""
     if scale not in SCALES:
         raise ConfigError(unknown("scale", scale, SCALES))

@@ -15,14 +15,22 @@ from rich.table import Table
 from rich.text import Text
 
 from sparsefed.commands.reproduce.claims import HOLDS, NOT, PART, UNTESTED, Judged
-from sparsefed.commands.reproduce.comparison import Column, Outcome, body, columns, outcome, rules, what_was_scaled
+from sparsefed.commands.reproduce.comparison import (
+    Column,
+    ExhibitResult,
+    body,
+    columns,
+    outcome,
+    rules,
+    what_was_scaled,
+)
 from sparsefed.commands.reproduce.document import save
 from sparsefed.commands.reproduce.exhibit import Exhibit
+from sparsefed.commands.reproduce.grid import ExhibitPlan
 from sparsefed.commands.reproduce.load import load, names
-from sparsefed.commands.reproduce.plan import Plan
-from sparsefed.commands.reproduce.runner import Running, Standing
 from sparsefed.core.dtypes import has_bfloat16
 from sparsefed.results.numbers import duration
+from sparsefed.sweeps.progress import RunningCell, SweepProgress
 
 COLOURS = {HOLDS: "green", PART: "yellow", NOT: "red", UNTESTED: "dim"}
 MOST_SHOWN = 3  # of the comparisons against a claim
@@ -65,7 +73,7 @@ class ReproduceView:
             self._progress.update(line, visible=False)
         self._progress.stop()
 
-    def show(self, standing: Standing) -> None:
+    def show(self, standing: SweepProgress) -> None:
         """How far everything is now."""
         done, failed = standing.done + standing.failed, f"[red]{standing.failed} failed" if standing.failed else ""
         self._progress.update(self._all, completed=done, total=standing.total, what=failed, left=standing.left)
@@ -75,7 +83,7 @@ class ReproduceView:
             line = f"cell {done}/{standing.total}: {standing.ended}{left}"
             self._console.print(line, highlight=False, soft_wrap=True, markup=False)
 
-    def _show_running(self, running: Sequence[Running]) -> None:
+    def _show_running(self, running: Sequence[RunningCell]) -> None:
         while len(self._lines) < len(running):
             self._lines.append(self._progress.add_task("", total=1, visible=False, what="rounds", left=None))
         width = max(20, self._console.width - 66)
@@ -85,7 +93,7 @@ class ReproduceView:
             else:
                 self._progress.update(line, visible=False)
 
-    def _show_cell(self, line: TaskID, cell: Running, width: int) -> None:
+    def _show_cell(self, line: TaskID, cell: RunningCell, width: int) -> None:
         shown = "  " + (cell.title if len(cell.title) <= width else f"{cell.title[: width - 1]}…")
         if self._progress.tasks[self._progress.task_ids.index(line)].description != shown:
             self._progress.reset(line, description=shown)  # its clock starts anew
@@ -112,7 +120,7 @@ def _laptop(exhibit: Exhibit) -> str:
     return "" if scale.est_minutes is None else f"about {scale.est_minutes:.0f} min on 2 cores"
 
 
-def told(plans: Sequence[Plan], out: Path) -> Iterator[Table | str]:
+def told(plans: Sequence[ExhibitPlan], out: Path) -> Iterator[Table | str]:
     """What exhibits came to, after their pages and pictures are written: tables, and lines with markup."""
     by: dict[str, None] = {}
     for plan in plans:
@@ -126,7 +134,7 @@ def told(plans: Sequence[Plan], out: Path) -> Iterator[Table | str]:
     yield from (f"[dim]{escape(rule)}[/dim]" for rule in by)
 
 
-def outcome_table(found: Outcome) -> Table:
+def outcome_table(found: ExhibitResult) -> Table:
     """Ours beside the paper's; what is the same in every row stands below."""
     exhibit, heads, lines = found.exhibit, columns(found), body(found)
     table = Table(title=f"{exhibit.where}: {escape(exhibit.title)}", title_justify="left", caption_justify="left")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparsefed import config as configs
 from sparsefed import data, runs
-from sparsefed.commands.common import Subject, as_config, working_folder
+from sparsefed.commands.common import Subject, working_folder
 from sparsefed.commands.tune import study as studies
 from sparsefed.commands.tune.space import Categories, Searched, Space, own_params, search_space, with_params
 from sparsefed.commands.tune.trials import (
@@ -119,7 +119,7 @@ def tune(
     """
     studies.library()
     _check(trials, stealth, objective)
-    config = as_config(subject)
+    config = configs.as_config(subject)
     searched = search_space(config, space)
     load = functools.cache(data.load)
     experiment = configs.build(config, load)

@@ -1,0 +1,70 @@
+"""The one way to run a config, or a simulation, into a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from sparsefed.core.round import RoundReport, ServerState
+from sparsefed.core.types import RunRecord
+from sparsefed.runs import folder as folders
+
+
+class Runnable(Protocol):
+    """What can be run into a folder: what `config.build` returns."""
+
+    @property
+    def facts(self) -> Mapping[str, Any]: ...
+    def begin(self) -> ServerState: ...
+    def reports(self, state: ServerState) -> Iterator[RoundReport]: ...
+    def privacy(self, dropped: int) -> Any: ...
+
+
+def run(
+    folder: Path,
+    table: Mapping[str, Any],
+    build: Callable[[], Runnable],
+    *,
+    checkpoint_every: int,
+    on_round: Callable[[RoundReport], None] = lambda report: None,  # noqa: ARG005
+    on_start: Callable[[ServerState], None] = lambda state: None,  # noqa: ARG005
+    create: bool | None = None,
+    overwrite: bool = False,
+) -> RunRecord:
+    """Do what is still to be done of a run: nothing, what is left since its last checkpoint, or all of it.
+
+    Args:
+        folder: The run folder; made where it is missing.
+        table: The config of the run, as `config.dump` writes it. A folder with a run of another config is refused.
+        build: Makes what runs; called only where something is left to do.
+        checkpoint_every: Rounds from one checkpoint to the next.
+        on_round: Called with the report of every round, after it has been written down.
+        on_start: Called with the state that the first round starts from.
+        create: Whether the folder is to be made (a run that is there is refused) or gone on with, also where its
+            manifest is lost; None: whichever its content asks for.
+        overwrite: With `create`: start anew, whatever the folder holds.
+
+    Returns:
+        The run, read back from its folder.
+
+    Raises:
+        RunError: The folder cannot be used, or holds another run.
+    """
+    todo = folders.unfinished({folder: table}) if create is None else {folder: create}
+    if folder in todo:
+        built = build()
+        if todo[folder]:
+            folders.create(folder, table, overwrite)
+        folders.note(folder, task=dict(built.facts))
+
+        def reports(state: ServerState) -> Iterator[RoundReport]:
+            on_start(state)
+            return built.reports(state)
+
+        folders.execute(folder, built.begin(), reports, checkpoint_every, on_round)
+        record = folders.load_run(folder)
+        guarantee = built.privacy(max((int(row.get("dropped", 0)) for row in record.rows), default=0))
+        if guarantee:
+            folders.note(folder, privacy=guarantee.sentence)
+    return folders.load_run(folder)

@@ -1,0 +1,311 @@
+"""`Simulation`: objects in, results out. A model, data, a defense and an attack become rounds that one can watch.
+
+    simulation = Simulation(model, (x, y), defense=defenses.sparsefed(k=100, clip_norm=1.0), threat=0.1,
+                            attack=attacks.pgd(), devices=500, cohort=50, rounds=200, schedule=schedules.constant(0.1))
+    for report in simulation:
+        print(report.metrics)
+
+Whatever can be written down (names, numbers) and whatever cannot (a module, arrays, functions) is held in one `Config`,
+in which objects have names of this process. So a simulation in Python and one from TOML are checked by the same
+sentences and built by the same code, and give the same bits.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from sparsefed import config as configs
+from sparsefed import runs
+from sparsefed.config import Config, live
+from sparsefed.core.choice import Chosen, importable_name
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.round import Metrics, RoundReport, ServerState
+from sparsefed.core.task import Loss, load_flat
+from sparsefed.core.threat import ThreatModel
+from sparsefed.core.types import Arrays, Defense, Partition
+from sparsefed.data import DataSet
+from sparsefed.data.own import from_arrays
+from sparsefed.trackers import Tracker, scalars
+
+Watcher = Callable[[RoundReport], None]
+
+
+class Simulation:
+    """A federated training run under attack, which one iterates over, saves, resumes and asks for its results.
+
+    Args:
+        model: A module (its weights are the first model), a name such as "cnn", or a builder (shape, classes).
+        data: A name such as "fmnist", an `Arrays` or `DataSet` record, or (x, y) or (x, y, x_test, y_test) as arrays or
+            tensors; without a test set a fifth of the examples becomes one.
+        defense: A rule (`defenses.krum(f=2)`), a name, a function of one's own, or a whole `Defense`.
+        attack: An attack (`attacks.pgd()`), a name, or a function of one's own; None: no attack.
+        threat: Who is compromised: a share of the devices, or a `ThreatModel`.
+        partition: Who owns which examples (`partitions.dirichlet(alpha=0.1)`), a name, or a `Partition`.
+        schedule: The learning rate: a number, a schedule (`schedules.cosine(lr=0.1)`), or a function of the round.
+        loss: (outputs, targets) -> the loss of each example; by default cross-entropy.
+        rounds: How many rounds there are.
+        cohort: Devices that take part in a round.
+        devices: How many devices there are; by default 10 000, or as many as the data have users.
+        seed: Every random choice follows from it.
+        on_round: Called with the report of every round.
+        trackers: Where the numbers go beside `history` (`sparsefed.trackers`).
+        settings: Any other key of a config, by table: `train={"mode": "fedavg"}`, `data_options={"root": 100}`,
+            `evaluate_every=10`; `sparsefed list` shows them all.
+
+    Raises:
+        ConfigError: Something does not fit; one sentence says what, and what is allowed.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | str | Callable[..., nn.Module] | Chosen,
+        data: str | Arrays | DataSet | tuple[Any, ...],
+        *,
+        defense: Chosen | Defense | str | Mapping[str, Any] | Callable[..., Any] = "undefended",
+        attack: Chosen | str | Mapping[str, Any] | Callable[..., Any] | None = None,
+        threat: float | ThreatModel | Mapping[str, Any] | None = None,
+        partition: Chosen | Partition | str | Callable[..., Partition] = "iid",
+        schedule: float | Chosen | Callable[[int], float] | str | None = None,
+        loss: Loss | None = None,
+        rounds: int = 100,
+        cohort: int = 100,
+        devices: int | None = None,
+        seed: int = 0,
+        on_round: Watcher | Iterable[Watcher] = (),
+        trackers: Iterable[Tracker] = (),
+        train: Mapping[str, Any] | None = None,
+        data_options: Mapping[str, Any] | None = None,
+        **settings: Any,
+    ) -> None:
+        self._kept: list[Any] = []  # live names are weak: who refers to an object holds it
+        described: dict[str, Any] = {
+            "seed": seed,
+            "rounds": rounds,
+            "data": {**self._data(data), **self._partition(partition, devices), **(data_options or {})},
+            "model": self._named(model),
+            "train": {"cohort": cohort, **self._schedule(schedule), **self._loss(loss), **(train or {})},
+            "defense": self._named(defense),
+            **settings,
+        }
+        if attack is not None:
+            described["attack"] = self._named(attack)
+        if threat is not None:
+            described["threat"] = _threat(threat)
+        self._begin(configs.parse(described), on_round, trackers)
+
+    @classmethod
+    def from_config(
+        cls,
+        config: str | Path | Mapping[str, Any] | Config,
+        *,
+        on_round: Watcher | Iterable[Watcher] = (),
+        trackers: Iterable[Tracker] = (),
+    ) -> Simulation:
+        """Return the simulation that a TOML file, a table or a `Config` describes."""
+        simulation = cls.__new__(cls)
+        simulation._kept = []
+        simulation._begin(configs.as_config(config), on_round, trackers)
+        return simulation
+
+    @classmethod
+    def from_run(cls, folder: str | Path) -> Simulation:
+        """Return the simulation of a run folder, at its last checkpoint; resumed equals uninterrupted, bit for bit.
+
+        Raises:
+            RunError: The folder holds no run, a damaged one, or one with objects of another process: build that
+                simulation anew and `restore` the folder.
+        """
+        table = runs.load_config(Path(folder))
+        if names := live.live_names(table):
+            raise ConfigError(
+                f"{folder} was saved by a simulation with objects ({', '.join(names)}); build it in Python as it was "
+                "built then, and call restore on it"
+            )
+        return cls.from_config(table).restore(folder)
+
+    def _begin(self, config: Config, on_round: Watcher | Iterable[Watcher], trackers: Iterable[Tracker]) -> None:
+        self.config = config
+        self.built = configs.build(config)
+        self.state: ServerState = self.built.begin()
+        self.history: list[dict[str, Any]] = []  # a record a round, as `pandas.DataFrame` takes them
+        self._watchers = [on_round] if callable(on_round) else list(on_round)
+        self._trackers, self._tracked = list(trackers), False
+
+    # --- running -----------------------------------------------------------------------------------------------------
+
+    @property
+    def round(self) -> int:
+        """The rounds that are done."""
+        return self.state.round
+
+    @property
+    def rounds(self) -> int:
+        """The rounds that there are in all."""
+        return self.config.rounds
+
+    def __iter__(self) -> Iterator[RoundReport]:
+        """Run the rounds that are left, and yield the report of each."""
+        status = "interrupted"
+        try:
+            for report in self.built.reports(self.state):
+                self._note(report)
+                yield report
+            status = "finished"
+        finally:
+            if self._tracked:
+                self._tracked = False
+                for tracker in self._trackers:
+                    tracker.finish(status)
+
+    def run(self) -> Simulation:
+        """Run all rounds that are left, and return the simulation itself."""
+        for _ in self:
+            pass
+        return self
+
+    def _note(self, report: RoundReport) -> None:
+        self.state = report.state
+        self.history.append({**report.metrics, "seconds": round(report.seconds, 4)})
+        for watcher in self._watchers:
+            watcher(report)
+        if not self._tracked:
+            self._tracked = True
+            for tracker in self._trackers:
+                tracker.start(configs.dump(self.config))
+        for tracker in self._trackers:
+            tracker.log(report.state.round, scalars(report.metrics))
+
+    # --- results -----------------------------------------------------------------------------------------------------
+
+    def evaluate(self) -> Metrics:
+        """Return test loss, test accuracy and, under attack, attack accuracy of the model as it is now."""
+        return self.built.evaluate(self.state.theta)
+
+    @property
+    def theta(self) -> Tensor:
+        """The model as a flat vector [d]."""
+        return self.state.theta
+
+    @property
+    def model(self) -> nn.Module:
+        """A copy of the user's module with the weights of the model as it is now."""
+        module = copy.deepcopy(self.built.task.template)
+        load_flat(self.built.task, module, self.state.theta)
+        return module
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the weights of the model as it is now, as the user's module names them."""
+        weights: dict[str, Tensor] = self.model.state_dict()
+        return weights
+
+    def to_dataframe(self) -> Any:
+        """Return `history` as a pandas DataFrame, a row a round."""
+        import pandas
+
+        return pandas.DataFrame(self.history)
+
+    def to_config(self) -> dict[str, Any]:
+        """Return the config as a table that TOML can hold and `from_config` takes.
+
+        Raises:
+            ConfigError: The simulation holds objects that cannot be written down; the sentence names them.
+        """
+        table = configs.dump(self.config)
+        if names := live.live_names(table):
+            raise ConfigError(
+                f"{', '.join(names)} cannot be written into a config: objects of this process stand there; give names, "
+                "or functions that can be imported"
+            )
+        return table
+
+    # --- folders -----------------------------------------------------------------------------------------------------
+
+    def save(self, folder: str | Path, overwrite: bool = False) -> Path:
+        """Write a run folder with the config, the history and the state, and return it; `restore` goes on from it.
+
+        Raises:
+            RunError: The folder holds another run, and `overwrite` is not set; or the disk refuses.
+        """
+        path = Path(folder)
+        runs.save(path, self._table(), self.built.facts, self.state, self.history, self.rounds, overwrite)
+        return path
+
+    def restore(self, folder: str | Path) -> Simulation:
+        """Go on from a run folder of this very simulation, and return the simulation itself.
+
+        Raises:
+            RunError: The folder is damaged, or holds a run of another config.
+        """
+        state, rows = runs.restore(Path(folder), self._table(), self.built.begin())
+        self.state, self.history = state, [dict(row) for row in rows]
+        return self
+
+    def _table(self) -> dict[str, Any]:
+        return live.numberless(configs.dump(self.config))
+
+    # --- objects as names --------------------------------------------------------------------------------------------
+
+    def _refer(self, thing: Any) -> str:
+        self._kept.append(thing)
+        return live.refer(thing)
+
+    def _named(self, given: Any) -> dict[str, Any]:
+        """Return the table of a model, defense or attack: its name and the parameters beside it."""
+        if isinstance(given, str):
+            return {"name": given}
+        if isinstance(given, Mapping):
+            return dict(given)
+        if isinstance(given, Chosen):
+            return given.to_config() if given.name else {"name": self._refer(given.function), **given.parameters}
+        if isinstance(given, nn.Module) or not callable(given):
+            return {"name": self._refer(given)}
+        return {"name": importable_name(given) or self._refer(given)}
+
+    def _data(self, given: Any) -> dict[str, Any]:
+        if isinstance(given, str):
+            return {"name": given}
+        if isinstance(given, tuple):
+            if len(given) not in (2, 4):
+                raise ConfigError(f"data is a tuple of {len(given)}; give (x, y), or (x, y, x_test, y_test)")
+            x, y, *test = (np.asarray(part) for part in given)
+            given = from_arrays(x, y, test=(test[0], test[1]) if test else None)
+        return {"name": self._refer(given)}
+
+    def _partition(self, given: Any, devices: int | None) -> dict[str, Any]:
+        counted = {} if devices is None else {"devices": devices}
+        if isinstance(given, Partition):
+            partition = given
+            given, counted = lambda *_: partition, {"devices": partition.devices}
+        if isinstance(given, str):
+            return {"partition": given, **counted}
+        if isinstance(given, Chosen):
+            return {"partition": given.name or self._refer(given.function), **counted, **given.parameters}
+        return {"partition": importable_name(given) or self._refer(given), **counted}
+
+    def _schedule(self, given: Any) -> dict[str, Any]:
+        if given is None:
+            return {}
+        if isinstance(given, str):
+            return {"schedule": given}
+        if isinstance(given, Chosen):
+            return {"schedule": given.name or self._refer(given.function), **given.parameters}
+        if callable(given):
+            rate = given
+            return {"schedule": self._refer(lambda lr, rounds: rate)}  # noqa: ARG005
+        return {"schedule": "constant", "lr": float(given)}
+
+    def _loss(self, given: Loss | None) -> dict[str, Any]:
+        return {} if given is None else {"loss": importable_name(given) or self._refer(given)}
+
+
+def _threat(given: float | ThreatModel | Mapping[str, Any]) -> dict[str, Any]:
+    if isinstance(given, ThreatModel):
+        return {key: value for key, value in asdict(given).items() if value is not None}
+    return dict(given) if isinstance(given, Mapping) else {"share": float(given)}

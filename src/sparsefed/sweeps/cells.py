@@ -1,0 +1,91 @@
+"""Cells: a run known by its config alone, and the combinations of settings that cells are made from.
+
+Plans, exhibits and roles share cells that are equal; a changed config is another cell.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sparsefed import config as configs
+from sparsefed.config import Config, Named
+from sparsefed.config import templates as bases
+from sparsefed.core.signatures import parameters
+
+Table = dict[str, Any]  # a part of a config
+Twin = Literal["unattacked", "plain"]
+KEY = 16  # hex digits: two of a million cells are alike by chance in one of 10^7 projects
+PROCESS = uuid.uuid4().hex  # part of the keys of cells that hold live objects, which no other process can have
+
+
+@dataclass(frozen=True)
+class SweepCell:
+    """One run: its config without a name, and the key that this gives it."""
+
+    key: str
+    config: Config
+
+    @property
+    def table(self) -> dict[str, Any]:
+        return configs.dump(self.config)
+
+
+@dataclass(frozen=True)
+class Combination:
+    """One value of each axis, with the config that they make, and how its attack is chosen."""
+
+    values: Mapping[str, Any]
+    table: Table  # of a config, without the seed
+    variants: Mapping[str, Table]  # of the attack; none: the attack as given
+    source: str  # for a sentence about it
+
+    def result(self, seed: int, variant: str | None = None) -> SweepCell:
+        """Return the cell of a run that is reported."""
+        return self._cell({**self._attack(variant), "seed": seed})
+
+    def trial(self, search_seed: int, variant: str, part: Table) -> SweepCell:
+        """Return the cell of a run of the search."""
+        return self._cell({**bases.over(self._attack(variant), part), "seed": search_seed})
+
+    def _attack(self, variant: str | None) -> Table:
+        return {} if variant is None else {"attack": self.variants[variant]}
+
+    def _cell(self, part: Table) -> SweepCell:
+        return cell(configs.parse(bases.over(self.table, part), source=self.source))
+
+
+def cell(config: Config) -> SweepCell:
+    """Return the cell of a config; its name and its base make no difference.
+
+    >>> table = {"rounds": 2, "model": {"name": "cnn"}, "data": {"name": "digits"}}
+    >>> cell(configs.parse(table)) == cell(configs.parse({**table, "name": "mine"}))
+    True
+    """
+    nameless = config.model_copy(update={"name": ""})
+    canonical = json.dumps(configs.dump(nameless), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    canonical += PROCESS if configs.is_live(config) else ""
+    return SweepCell(hashlib.sha256(canonical.encode()).hexdigest()[:KEY], nameless)
+
+
+def twin(attacked: SweepCell, which: Twin) -> SweepCell | None:
+    """Return the same run without attackers, or without a defense as well; None where nobody attacks."""
+    if not attacked.config.is_attacked:
+        return None
+    twins = configs.twins(attacked.config)
+    return cell(_idle(twins.get(which, twins["unattacked"])))  # without a defense, the first is the second
+
+
+def _idle(config: Config) -> Config:
+    """Where nobody attacks, it matters what they would be after, but not how: variants of an attack share a twin."""
+    if config.attack is None:
+        return config
+    attacker = configs.attacker(config.attack)
+    how = [p for p in parameters(attacker.method, 1) if not p.required]
+    spared = {p.name for p in how} - {p.name for p in parameters(attacker.goal, 1)}
+    kept = {key: value for key, value in config.attack.params.items() if key not in spared}
+    return config.model_copy(update={"attack": Named(name=config.attack.name, **kept)})

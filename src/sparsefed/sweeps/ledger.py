@@ -1,0 +1,214 @@
+"""Results as lines of JSON, a file a plan: read back, put in order, written in one step.
+
+A line is a run: where it stands in the plan, its key and what was measured. Nothing in it depends on when, where or
+how often the runner was interrupted, so equal cells make equal files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sparsefed import runs
+from sparsefed.core.errors import RunError
+from sparsefed.core.types import RunRecord
+from sparsefed.results import measures
+from sparsefed.sweeps import run_cell
+from sparsefed.sweeps.cells import SweepCell
+from sparsefed.sweeps.plan import CellGroup, CellSlot, Metrics, SweepPlan, strongest
+
+CELLS, FAILED, TIMINGS = "cells", "failed", "timings.jsonl"
+BRIEFLY = ("test_accuracy", "attack_accuracy", "attack_mean", "converged")  # of runs that are not reported themselves
+ROW = {"exhibit", "scale", "cell", "attack", "role", "seed", "key", "twins", "status", "metrics"}
+
+Row = Mapping[str, Any]
+
+
+def path(out: Path, plan: SweepPlan) -> Path:
+    """Return where the lines of a plan are."""
+    return out / plan.file
+
+
+def folder(out: Path, key: str) -> Path:
+    """Where a cell is run."""
+    return out / CELLS / key
+
+
+def read(file: Path) -> list[Row]:
+    """The lines of a results file; none where there is no file."""
+    if not file.exists():
+        return []
+    try:
+        found: list[Row] = [dict(json.loads(line)) for line in file.read_text(encoding="utf-8").splitlines()]
+        if strange := [n for n, row in enumerate(found, 1) if not row.keys() >= ROW]:
+            raise ValueError(f"line {strange[0]} is not a result's")
+        return found
+    except (ValueError, TypeError) as error:
+        again = "finished cells that are still there are not run again"
+        raise RunError(f"{file} is damaged ({error}); delete it and give the same command: {again}") from error
+
+
+def write(out: Path, plan: SweepPlan, rows: Sequence[Row]) -> None:
+    """All of it or nothing."""
+    text = "".join(json.dumps(row, allow_nan=False, ensure_ascii=False) + "\n" for row in rows)
+    with disk(out):
+        runs.write_atomically(path(out, plan), text.encode())
+
+
+@contextmanager
+def disk(out: Path) -> Iterator[None]:
+    """A full or read-only disk in one sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise trouble(out, error.strerror or str(error)) from error
+
+
+def trouble(out: Path, said: str) -> RunError:
+    """The sentence."""
+    return RunError(
+        f"cannot write to {out} ({said}); free some space or make it writable, then give the same command again: it "
+        "goes on where it was. Or choose another folder with --out"
+    )
+
+
+def timing(line: str) -> tuple[str, float, int] | None:
+    """A line of the timings: key, seconds and rounds; None where it was cut off."""
+    try:
+        told: Any = json.loads(line)
+        return str(told["key"]), float(told["seconds"]), int(told["rounds"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def timings(out: Path) -> list[tuple[str, float, int]]:
+    """What cells took, in every call so far."""
+    file = out / TIMINGS
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else ()
+    return [told for line in lines if (told := timing(line)) is not None]
+
+
+def seconds(out: Path, keys: Container[str]) -> float | None:
+    """What these cells took together; None where nobody looked at the clock."""
+    found = [took for key, took, _ in timings(out) if key in keys]
+    return sum(found) if found else None
+
+
+class Ledger:
+    """What is known of the cells in a folder: read once, from their run folders and from earlier results."""
+
+    def __init__(self, out: Path, plans: Sequence[SweepPlan]) -> None:
+        self._out = out
+        self._old = {_id(row): row for plan in plans for row in read(path(out, plan)) if row["status"] == "done"}
+        self._records: dict[str, RunRecord | None] = {}
+        self._rows: dict[str, Row] = {}
+        self.failed: dict[str, str] = {}  # the sentences of the cells that failed in this call, by key
+
+    def forget(self, key: str) -> None:
+        """Look again: the cell has been at work."""
+        self._records.pop(key, None)
+
+    def finished(self, cell: SweepCell) -> bool:
+        return self._record(cell.key) is not None
+
+    def _record(self, key: str) -> RunRecord | None:
+        if key not in self._records:
+            self._records[key] = run_cell.finished(folder(self._out, key))
+        return self._records[key]
+
+    def row(self, plan: SweepPlan, slot: CellSlot) -> Row | None:
+        """The line of a run that is finished or failed; None where it is neither."""
+        name = _id(_row(plan, slot, "done", {}))
+        if name in self._rows:
+            return self._rows[name]
+        old = self._old.get(name)
+        if old is not None and set(old["twins"]) == set(slot.twins) and ("curves" in old) == _curved(plan, slot):
+            self._rows[name] = old
+            return old
+        record = self._record(slot.cell.key)
+        if record is None:
+            return _row(plan, slot, "failed", {}) if slot.cell.key in self.failed else None
+        return self._measured(plan, slot, record, name)
+
+    def _measured(self, plan: SweepPlan, slot: CellSlot, record: RunRecord, name: str) -> Row:
+        found = measures.metrics(record)
+        if slot.role != "result":
+            found = {metric: value for metric, value in found.items() if metric in BRIEFLY}
+        others = {kind: self._record(cell.key) for kind, cell in slot.twins.items()}
+        there = {str(kind): other for kind, other in others.items() if other is not None}
+        row = _row(plan, slot, "done", found | measures.versus(record, there), tuple(there))
+        if _curved(plan, slot):
+            row["curves"] = measures.curves(record, plan.curves)
+        if len(there) == len(others):  # otherwise a twin is still to come
+            self._rows[name] = row
+        return row
+
+    def wanting(self, plan: SweepPlan, slot: CellSlot) -> list[SweepCell]:
+        """The cells that a line still waits for."""
+        row = self.row(plan, slot)
+        if row is not None and _id(row) in self._rows:
+            return []
+        needed = [slot.cell, *slot.twins.values()]
+        return [cell for cell in needed if not self.finished(cell) and cell.key not in self.failed]
+
+
+def _curved(plan: SweepPlan, slot: CellSlot) -> bool:
+    return bool(plan.curves) and slot.role == "result"
+
+
+def _row(plan: SweepPlan, slot: CellSlot, status: str, metrics: Metrics, twins: Sequence[str] = ()) -> dict[str, Any]:
+    return {
+        "exhibit": plan.name,
+        "scale": plan.scale,
+        "cell": dict(slot.values),
+        "attack": slot.attack,
+        "role": slot.role,
+        "seed": slot.seed,
+        "key": slot.cell.key,
+        "twins": list(twins),  # that it was compared with
+        "status": status,
+        "metrics": dict(metrics),
+    }
+
+
+def _id(row: Row) -> str:
+    """Which line it is, and of which run."""
+    return json.dumps([row[key] for key in ("exhibit", "scale", "cell", "role", "seed", "key", "attack")])
+
+
+# --- a plan as a whole -----------------------------------------------------------------------------------------------
+
+
+def slots(plan: SweepPlan, ledger: Ledger) -> list[CellSlot]:
+    """Every run that is known to be needed, in the order of the results."""
+    return [slot for group in plan.groups for slot in (*group.trials, *_outcomes(plan, group, ledger))]
+
+
+def _outcomes(plan: SweepPlan, group: CellGroup, ledger: Ledger) -> tuple[CellSlot, ...]:
+    """What is reported of a combination, once its search has ended; nothing if all of the search failed."""
+    if not group.trials:
+        return group.outcomes(None)
+    rows = {slot.attack or "": ledger.row(plan, slot) for slot in group.trials}
+    if any(row is None for row in rows.values()):
+        return ()
+    done = {name: row["metrics"] for name, row in rows.items() if row is not None and row["status"] == "done"}
+    return group.outcomes(strongest(done)) if done else ()
+
+
+def rows(plan: SweepPlan, ledger: Ledger) -> list[Row]:
+    """The lines that there are."""
+    found = (ledger.row(plan, slot) for slot in slots(plan, ledger))
+    return [row for row in found if row is not None]
+
+
+def coming(plan: SweepPlan, ledger: Ledger) -> int:
+    """How many runs are still unknown, because they wait for a search."""
+    waiting = (group for group in plan.groups if group.trials and not _outcomes(plan, group, ledger))
+    return sum(group.coming for group in waiting if not _failed(plan, group, ledger))
+
+
+def _failed(plan: SweepPlan, group: CellGroup, ledger: Ledger) -> bool:
+    return all((ledger.row(plan, slot) or {}).get("status") == "failed" for slot in group.trials)

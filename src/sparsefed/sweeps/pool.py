@@ -1,0 +1,205 @@
+"""The workers, seen from the process that starts them: as many as asked for, each with its share of the cores.
+
+Messages are lines of JSON. A worker that ends before its cell does has failed that cell, and another takes its place.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from sparsefed.sweeps.cells import SweepCell
+
+GOODBYE = 60.0  # seconds in which a worker may finish its round and save
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")  # read when torch loads
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@dataclass(frozen=True)
+class Event:
+    """What became known of a cell: a round, its end, or why there is none."""
+
+    kind: str  # 'round', 'done' or 'failed'
+    key: str
+    round: int = 0
+    seconds: float = 0.0
+    error: str = ""
+    trace: str = ""
+    disk: str | None = None  # what the disk said, where it is to blame
+
+
+class _Worker:
+    """One process, the cell that it is at, and a thread that carries its words into the queue."""
+
+    def __init__(self, threads: int, told: queue.SimpleQueue[tuple[_Worker, dict[str, Any] | None]]) -> None:
+        self.cell: SweepCell | None = None
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
+        environment = {**os.environ, **dict.fromkeys(THREADS, str(threads))}
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "sparsefed.sweeps.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env=environment,
+        )
+        threading.Thread(target=self._carry, args=[told], daemon=True).start()
+
+    def _carry(self, told: queue.SimpleQueue[tuple[_Worker, dict[str, Any] | None]]) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            told.put((self, json.loads(line)))
+        told.put((self, None))
+
+    def give(self, cell: SweepCell, folder: Path) -> None:
+        assert self.process.stdin is not None
+        self.cell = cell
+        job = {"key": cell.key, "folder": str(folder), "config": cell.table}
+        with suppress(BrokenPipeError):  # it is dead, and its thread will say so
+            self.process.stdin.write((json.dumps(job) + "\n").encode())
+            self.process.stdin.flush()
+
+    def obituary(self) -> tuple[str, str]:
+        """How it ended, in a sentence and in its own last words."""
+        code = self.process.wait()
+        self._errors.seek(0)
+        words = self._errors.read().decode(errors="replace")
+        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        cure = "; is there enough memory? fewer --jobs need less" if code == -signal.SIGKILL else ""
+        return f"the process that ran it {how}{cure}", words
+
+    def close(self) -> None:
+        for stream in (self.process.stdin, self.process.stdout, self._errors):
+            with suppress(OSError):
+                if stream is not None:
+                    stream.close()
+
+
+class Pool:
+    """Up to `jobs` workers, started when there is work for them."""
+
+    def __init__(self, jobs: int) -> None:
+        self.jobs, self._threads = jobs, max(1, cores() // jobs)
+        self._told: queue.SimpleQueue[tuple[_Worker, dict[str, Any] | None]] = queue.SimpleQueue()
+        self._workers: list[_Worker] = []
+
+    @property
+    def free(self) -> int:
+        """How many more cells can be taken on."""
+        return self.jobs - len(self.running)
+
+    @property
+    def running(self) -> list[SweepCell]:
+        return [worker.cell for worker in self._workers if worker.cell is not None]
+
+    def start(self, cell: SweepCell, folder: Path) -> None:
+        """Give a cell to a worker that has none."""
+        idle = next((worker for worker in self._workers if worker.cell is None), None)
+        if idle is None:
+            idle = _Worker(self._threads, self._told)
+            self._workers.append(idle)
+        idle.give(cell, folder)
+
+    def events(self, patience: float) -> Iterator[Event]:
+        """What was told meanwhile; waits for the first word so many seconds at most."""
+        with suppress(queue.Empty):
+            event = self._read(*self._told.get(timeout=patience))
+            while True:
+                if event is not None:
+                    yield event
+                event = self._read(*self._told.get_nowait())
+
+    def _read(self, worker: _Worker, told: Mapping[str, Any] | None) -> Event | None:
+        cell = worker.cell
+        if told is None:
+            self._workers.remove(worker)
+            sentence, words = worker.obituary()
+            worker.close()
+            return None if cell is None else Event("failed", cell.key, error=sentence, trace=words)
+        if told["event"] == "ready":
+            return None
+        if told["event"] in ("done", "failed"):
+            worker.cell = None
+        return Event(told["event"], **{key: item for key, item in told.items() if key != "event"})
+
+    def close(self) -> None:
+        """Ask every worker to checkpoint and exit; kill those that have not after GOODBYE seconds."""
+        for worker in self._workers:
+            if worker.cell is None:
+                worker.process.kill()  # nothing to save, and torch takes its time to say goodbye
+            else:
+                worker.process.terminate()
+        for worker in self._workers:
+            try:
+                worker.process.wait(GOODBYE)
+            except (subprocess.TimeoutExpired, KeyboardInterrupt):
+                worker.process.kill()
+                worker.process.wait()
+            worker.close()
+        self._workers.clear()
+
+
+class LocalPool:
+    """A stand-in for `Pool` that runs one cell at a time in this process: for configs that hold live objects."""
+
+    def __init__(self) -> None:
+        from sparsefed import data
+
+        self.jobs = 1
+        self._job: tuple[SweepCell, Path] | None = None
+        self._load = functools.lru_cache(maxsize=4)(data.load)
+
+    @property
+    def free(self) -> int:
+        return self.jobs - len(self.running)
+
+    @property
+    def running(self) -> list[SweepCell]:
+        return [] if self._job is None else [self._job[0]]
+
+    def start(self, cell: SweepCell, folder: Path) -> None:
+        """Take on a cell; it is run when its events are read."""
+        self._job = cell, folder
+
+    def events(self, _: float) -> Iterator[Event]:
+        """Run the cell that was taken on, if any, and yield how it ended."""
+        from sparsefed.sweeps import run_cell
+
+        if self._job is None:
+            return
+        cell, folder = self._job
+        end = run_cell.attempt(cell.key, folder, cell.table, self._load, lambda _: None)
+        self._job = None
+        yield Event(end.pop("event"), **end)
+
+    def close(self) -> None:
+        """Forget the cell that was taken on."""
+        self._job = None
+
+
+Workers = Pool | LocalPool
+
+
+@contextmanager
+def pool(jobs: int, in_this_process: bool = False) -> Iterator[Workers]:
+    """Yield workers that are gone when the block is left, however that happens."""
+    workers = LocalPool() if in_this_process else Pool(jobs)
+    try:
+        yield workers
+    finally:
+        workers.close()

@@ -1,0 +1,71 @@
+"""How far a sweep is, and the seconds that it still takes, from what rounds have cost so far."""
+
+from __future__ import annotations
+
+import functools
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from statistics import median
+
+from sparsefed.sweeps.cells import SweepCell
+
+
+@dataclass(frozen=True)
+class RunningCell:
+    """A cell that a worker is running."""
+
+    title: str
+    round: int
+    rounds: int
+
+
+@dataclass(frozen=True)
+class SweepProgress:
+    """How far a sweep is, as `on_progress` is told it."""
+
+    done: int
+    failed: int
+    total: int  # as far as it is known: a search decides what follows it
+    running: tuple[RunningCell, ...]
+    left: float | None  # seconds, from what cells of the same kind took
+    ended: str = ""  # the cell that has just come to its end, and how
+
+
+OnProgress = Callable[[SweepProgress], None]
+
+
+@dataclass
+class Clock:
+    """Seconds a round, by kind of cell: what costs time is data, model and training, less so the defense."""
+
+    rates: dict[str, list[float]] = field(default_factory=dict)
+    began: dict[str, tuple[float, int]] = field(default_factory=dict)  # of running cells: when, from which round
+    rounds: dict[str, int] = field(default_factory=dict)
+
+    def start(self, cell: SweepCell) -> None:
+        self.began.pop(cell.key, None)
+        self.rounds[cell.key] = 0
+
+    def hear(self, key: str, round: int) -> None:
+        self.began.setdefault(key, (time.monotonic(), round))
+        self.rounds[key] = round
+
+    def learn(self, cell: SweepCell, seconds: float, rounds: int) -> None:
+        self.rates.setdefault(_kind(cell), []).append(seconds / max(rounds, 1))
+
+    def rate(self, cell: SweepCell) -> float | None:
+        """Seconds a round of such a cell; by its own rounds, by cells of its kind, or by all."""
+        when, first = self.began.get(cell.key, (0.0, 0))
+        heard = self.rounds.get(cell.key, 0) - first
+        if heard > 0 and cell.key in self.began:
+            return (time.monotonic() - when) / heard
+        known = self.rates.get(_kind(cell)) or [each for every in self.rates.values() for each in every]
+        return median(known) if known else None  # the first of a worker also pays for compiling
+
+
+@functools.lru_cache(maxsize=10_000)
+def _kind(cell: SweepCell) -> str:
+    table = cell.table
+    return json.dumps([table[part] for part in ("data", "model", "train")], sort_keys=True)

@@ -1,0 +1,78 @@
+"""One cell: a config becomes a run folder, whatever happens to it on the way becomes an event."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from sparsefed import config as configs
+from sparsefed import data, runs
+from sparsefed.core.errors import RunError, SparseFedError
+from sparsefed.core.round import RoundReport
+from sparsefed.core.types import Arrays, RunRecord
+
+PATIENCE = 20.0  # seconds that a cell's last owner may take to die
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+
+Load = Callable[[data.DataSet], Arrays]
+OnRound = Callable[[RoundReport], None]
+
+logger = logging.getLogger(__name__)
+
+
+def run(folder: Path, table: Mapping[str, Any], load: Load, on_round: OnRound) -> None:
+    """Do what is still to be done of a cell: nothing, what is left since a checkpoint, or all of it."""
+    config = configs.parse(table)
+    every = config.checkpoint_every
+    runs.run(folder, table, lambda: configs.build(config, load), checkpoint_every=every, on_round=on_round)
+
+
+def attempt(key: str, folder: Path, table: Mapping[str, Any], load: Load, on_round: OnRound) -> dict[str, Any]:
+    """Run a cell and return the event that tells how that ended: a cell that fails must not end the others."""
+    began = time.monotonic()
+    try:
+        _await(folder)
+        run(folder, table, load, on_round)
+    except SparseFedError as error:
+        return {"event": "failed", "key": key, "error": str(error), "disk": _disk(error), "trace": ""}
+    except Exception as error:
+        sentence, trace = f"{type(error).__name__}: {error}", traceback.format_exc()
+        return {"event": "failed", "key": key, "error": sentence, "disk": _disk(error), "trace": trace}
+    return {"event": "done", "key": key, "seconds": round(time.monotonic() - began, 3)}
+
+
+def finished(folder: Path) -> RunRecord | None:
+    """Return the run in a folder if it has come to its end; None also where it is damaged, so that it is done again."""
+    if not runs.is_run(folder):
+        return None
+    try:
+        record = runs.load_run(folder)
+    except RunError as error:
+        logger.warning("%s", error)
+        return None
+    return record if record.manifest.get("status") == "finished" else None
+
+
+def _disk(error: BaseException) -> str | None:
+    """What the disk said, if it is to blame: that is no fault of the cell's, and will not spare the others."""
+    cause = error.__cause__ if isinstance(error, RunError) else error
+    blamed = isinstance(cause, OSError) and (isinstance(error, RunError) or cause.errno in FULL)
+    return (cause.strerror or str(cause)) if blamed and isinstance(cause, OSError) else None
+
+
+def _await(folder: Path) -> None:
+    """Wait for a cell's last owner, which may be about to die, to let go of it."""
+    until = time.monotonic() + PATIENCE
+    while folder.is_dir():
+        try:
+            with runs.locked(folder):
+                return
+        except SparseFedError as error:
+            if time.monotonic() > until or error.__cause__ is not None:
+                raise
+            time.sleep(0.1)

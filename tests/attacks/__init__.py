@@ -1,0 +1,1 @@
+"""Tests of the attacks: their definitions, their budgets, and that they bite."""

@@ -1,0 +1,1 @@
+"""Tests of the HTML pages, by hand and in a real browser."""

@@ -1,0 +1,1 @@
+"""Tests of what commands compute and write: audits, searches, certificates, exhibits."""

@@ -1,0 +1,74 @@
+"""What is committed under results/ belongs to the exhibits of today, and docs/RESULTS.md says what it says."""
+
+from __future__ import annotations
+
+import runpy
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from sparsefed.commands.reproduce import load as reading
+from sparsefed.commands.reproduce.claims import HOLDS, judge
+from sparsefed.commands.reproduce.grid import plan
+from sparsefed.sweeps import ledger as results
+from sparsefed.sweeps.ledger import Ledger
+from sparsefed.sweeps.plan import SweepPlan
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "results"
+PROMISED = {
+    "accuracy-impact",
+    "adaptive-clipping",
+    "attack-accuracy",
+    "byzantine",
+    "fetchsgd",
+    "k-cross-device",
+    "natural-users",
+    "no-momentum",
+    "number-of-attackers",
+    "semantic-backdoor",
+    "sparsification-clipping",
+    "stealth",
+    "uncompressed",
+}
+NAMES = sorted(path.name.removesuffix(".laptop.jsonl") for path in FOLDER.glob("*.laptop.jsonl"))
+
+
+def test_what_is_promised_is_there() -> None:
+    assert set(NAMES) >= PROMISED
+
+
+def planned(name: str) -> SweepPlan:
+    return plan(reading.load(name), "laptop").sweep
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_is_left_to_run(name: str) -> None:
+    """A config that was changed afterwards is a new cell, and its results are not here."""
+    one = planned(name)
+    ledger = Ledger(FOLDER, [one])
+    slots = results.slots(one, ledger)
+    assert [cell for slot in slots for cell in ledger.wanting(one, slot)] == []
+    assert results.coming(one, ledger) == 0
+    assert results.rows(one, ledger) == results.read(results.path(FOLDER, one))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_claim_holds_on_one_seed(name: str) -> None:
+    rows = [row for row in results.read(results.path(FOLDER, planned(name))) if row["role"] == "result"]
+    seeds = Counter(tuple(row["cell"].values()) for row in rows if row["status"] == "done")
+    assert min(seeds.values()) >= 2
+    one_seed = [row for row in rows if row["seed"] == 0]
+    assert all(judged.verdict != HOLDS for judged in judge(reading.load(name), one_seed))
+
+
+def test_the_document_says_what_the_results_say() -> None:
+    script = runpy.run_path(str(ROOT / "docs/results.py"))
+    assert (ROOT / "docs/RESULTS.md").read_text(encoding="utf-8") == script["write"]()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_chart_is_there(name: str) -> None:
+    assert (FOLDER / f"{name}.laptop.svg").stat().st_size > 5_000
+    assert f"](../results/{name}.laptop.svg)" in (ROOT / "docs/RESULTS.md").read_text(encoding="utf-8")

@@ -1,0 +1,1 @@
+"""Tests that start processes and kill, interrupt or starve them."""

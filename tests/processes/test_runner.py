@@ -1,0 +1,377 @@
+"""The runner: real processes, killed at any moment; results that are the same all the same."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import io
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from sparsefed.commands.reproduce import load as reading
+from sparsefed.commands.reproduce.grid import plan
+from sparsefed.commands.reproduce.view import ReproduceView
+from sparsefed.core.errors import ConfigError, RunError
+from sparsefed.core.rng import rng
+from sparsefed.sweeps import ledger as results
+from sparsefed.sweeps import pool, runner
+from sparsefed.sweeps.ledger import Ledger
+from sparsefed.sweeps.plan import SweepPlan
+from sparsefed.sweeps.progress import Clock, RunningCell, SweepProgress
+from sparsefed.sweeps.runner import failures, run_plans
+from sparsefed.sweeps.worker import ABANDONED
+from tests.support.exhibits_tiny import TINY
+
+KILLS = 10
+LINUX = sys.platform.startswith("linux")
+
+
+def planned(text: str = TINY, name: str = "tiny") -> SweepPlan:
+    return plan(reading.parse(name, text), "smoke").sweep
+
+
+def read(out: Path) -> bytes:
+    return (out / "tiny.smoke.jsonl").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny exhibit, run once in peace."""
+    out = tmp_path_factory.mktemp("undisturbed")
+    ledger = run_plans([planned()], out, jobs=2)
+    assert not ledger.failed
+    return out
+
+
+@pytest.fixture
+def copied(undisturbed: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(undisturbed, tmp_path / "out"))
+
+
+# --- what comes out --------------------------------------------------------------------------------------------------
+
+
+def test_every_run_of_the_grid_is_in_the_results_in_order(undisturbed: Path) -> None:
+    rows = [json.loads(line) for line in read(undisturbed).splitlines()]
+    told = [(row["cell"]["defense"], row["role"], row["seed"]) for row in rows]
+    seeds = [(role, seed) for seed in (0, 1) for role in ("result", "twin", "plain")]
+    attacked = [("search", 7), ("search", 7), *seeds]
+    expected = [(defense, *each) for defense in ("Clipping", "SparseFed") for each in attacked]
+    assert told == [*expected, ("Nobody", "result", 0), ("Nobody", "result", 1)]
+    assert {row["status"] for row in rows} == {"done"}
+    assert all(len(line) < 2000 for line in read(undisturbed).splitlines())
+    for defense in ("Clipping", "SparseFed"):
+        own = [row for row in rows if row["cell"]["defense"] == defense]
+        tried = {row["attack"]: row["metrics"]["attack_mean"] for row in own if row["role"] == "search"}
+        chosen = "weak" if tried["weak"] >= tried["strong"] else "strong"
+        assert {row["attack"] for row in own if row["role"] != "search"} == {chosen}
+
+
+def test_numbers_are_those_of_the_run_folders(undisturbed: Path) -> None:
+    import torch
+
+    from sparsefed import runs
+
+    rows = [json.loads(line) for line in read(undisturbed).splitlines()]
+    for i, row in enumerate(rows):
+        if row["role"] != "result" or row["attack"] is None:
+            continue
+        own, twin = (runs.load_run(undisturbed / "cells" / rows[j]["key"]) for j in (i, i + 1))
+        states = [runs.load_state(record.folder) for record in (own, twin) if record.folder is not None]
+        far = torch.cat([(s.theta if k else -s.theta)[None].double() for k, s in enumerate(states) if s]).sum(0)
+        found = row["metrics"]
+        assert found["l1"] == pytest.approx(float(far.abs().sum()), rel=1e-5)
+        assert found["l2"] == pytest.approx(float(far.square().sum().sqrt()), rel=1e-5)
+        ends = [record.rows[-1]["test_accuracy"] for record in (own, twin)]
+        assert found["test_accuracy"] == pytest.approx(ends[0], abs=1e-6)
+        assert found["lost"] == pytest.approx(ends[1] - ends[0], abs=1e-6)
+        assert found["unattacked"] == pytest.approx(ends[1], abs=1e-6)
+        assert found["attack_accuracy"] == pytest.approx(own.rows[-1]["attack_accuracy"], abs=1e-6)
+
+
+def test_finished_cells_are_not_run_again(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = read(copied)
+    monkeypatch.setattr(runner, "pool", _no_workers)
+    run_plans([planned()], copied, jobs=2)
+    assert read(copied) == before
+
+
+def test_results_alone_are_enough_and_folders_alone_are_enough(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = read(copied)
+    monkeypatch.setattr(runner, "pool", _no_workers)
+    shutil.move(copied / "cells", copied / "elsewhere")
+    run_plans([planned()], copied, jobs=1)
+    assert read(copied) == before
+    shutil.move(copied / "elsewhere", copied / "cells")
+    (copied / "tiny.smoke.jsonl").unlink()
+    run_plans([planned()], copied, jobs=1)
+    assert read(copied) == before
+
+
+def test_a_line_written_before_its_twin_was_done_is_completed(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a kill between a run and its twin leaves behind is no final result."""
+    before = read(copied)
+    rows = [json.loads(line) for line in before.splitlines()]
+    for row in rows:
+        row["twins"] = []
+        row["metrics"].pop("lost", None)
+    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows if row["role"] != "twin")
+    (copied / "tiny.smoke.jsonl").write_text(text)
+    monkeypatch.setattr(runner, "pool", _no_workers)
+    run_plans([planned()], copied, jobs=1)
+    assert read(copied) == before
+
+
+def test_a_changed_config_is_another_cell(undisturbed: Path) -> None:
+    def wanted(text: str) -> tuple[int, int]:
+        one = planned(text)
+        ledger = Ledger(undisturbed, [one])
+        slots = results.slots(one, ledger)
+        return len(slots), len({cell.key for slot in slots for cell in ledger.wanting(one, slot)})
+
+    assert wanted(TINY) == (18, 0)
+    other = TINY.replace("k = 50 } }\naxes.defense.Nobody", "k = 51 } }\naxes.defense.Nobody")
+    assert wanted(other) == (12, 2)  # the search comes first; what follows it is not known yet
+    more = wanted(TINY.replace("seeds = [0, 1]\nnote", "seeds = [0, 1, 2]\nnote"))[1]
+    assert more in (6, 7)  # the plain twin is shared where both defenses meet the same attack
+
+
+def _no_workers(jobs: int) -> None:
+    raise AssertionError(f"{jobs} workers were asked for")
+
+
+# --- kills -----------------------------------------------------------------------------------------------------------
+
+
+def _forked(out: Path) -> tuple[int, int]:
+    """A runner in a process group of its own, and a pipe that says a byte whenever a cell gets on."""
+    ear, mouth = os.pipe()
+    child = os.fork()
+    if child:
+        os.close(mouth)
+        return child, ear
+    try:
+        os.setsid()
+        null = os.open(os.devnull, os.O_RDWR)
+        for stream in range(3):
+            os.dup2(null, stream)
+        run_plans([planned()], out, jobs=2, on_progress=functools.partial(_say, mouth))
+    finally:
+        os._exit(0)
+
+
+def _say(mouth: int, standing: SweepProgress) -> None:
+    if standing.ended or any(each.round for each in standing.running):
+        os.write(mouth, b".")
+
+
+def _children(pid: int) -> list[int]:
+    found = Path(f"/proc/{pid}/task/{pid}/children")
+    return [int(child) for child in found.read_text().split()] if found.exists() else []
+
+
+def _gone(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/status")
+    try:
+        return "\nState:\tZ" in status.read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def _soon(happens: Callable[[], bool], seconds: float = 5.0) -> bool:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if happens():
+            return True
+        time.sleep(0.02)
+    return happens()
+
+
+@pytest.mark.skipif(not LINUX, reason="looks at /proc")
+def test_killed_at_random_the_results_are_the_same(undisturbed: Path, tmp_path: Path) -> None:
+    draw, cut = rng(0, "kills"), 0
+    for kill in range(KILLS):
+        child, ear = _forked(tmp_path)
+        at_work = kill % 2 == 0  # every other one dies while a cell is at work, the rest at any moment of starting
+        if at_work:
+            select.select([ear], [], [], 120)
+        time.sleep(draw.uniform(0, 0.4 if at_work else 1.0))
+        workers = _children(child)
+        cut += not _gone(child)
+        if kill % 4 < 2:
+            os.kill(child, signal.SIGKILL)  # the parent alone: its workers must not outlive it
+        else:
+            os.killpg(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(ear)
+        assert _soon(lambda pids=workers: all(map(_gone, pids))), "workers outlived their parent"  # type: ignore[misc]
+    assert cut >= KILLS - 2  # otherwise the exhibit is too short to say anything
+    run_plans([planned()], tmp_path, jobs=2)
+    assert read(tmp_path) == read(undisturbed)
+    assert not list((tmp_path / "cells").glob("*/*.partial"))
+
+
+def test_a_worker_whose_input_ends_ends(tmp_path: Path) -> None:
+    """So it goes where the system does not kill children with their parents."""
+    worker = [sys.executable, "-m", "sparsefed.sweeps.worker"]
+    done = subprocess.run(worker, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, cwd=tmp_path)
+    assert done.returncode == ABANDONED and not done.stdout
+
+
+def test_interrupted_politely_it_saves_what_it_has(tmp_path: Path) -> None:
+    def watch(standing: SweepProgress) -> None:
+        if any(each.round for each in standing.running):
+            raise KeyboardInterrupt
+
+    text = TINY.replace("set.rounds = 24", "set.rounds = 4000").replace(
+        "checkpoint_every = 4", "checkpoint_every = 1000"
+    )
+    with pytest.raises(KeyboardInterrupt):
+        run_plans([planned(text)], tmp_path, jobs=1, on_progress=watch)
+    (manifest,) = [json.loads(path.read_text()) for path in (tmp_path / "cells").glob("*/manifest.json")]
+    assert manifest["status"] == "interrupted" and 0 < manifest["round"] < 4000
+    assert list((tmp_path / "cells").glob("*/checkpoint.safetensors"))
+
+
+# --- failures --------------------------------------------------------------------------------------------------------
+
+FAILING = """
+title = "Models that fail"
+where = "Table -1"
+question = "Do the others go on?"
+metrics = ["test_accuracy"]
+[common]
+rounds = 2
+data = { name = "sparsefed.commands.reproduce.tiny:IMAGES", devices = 20 }
+train = { cohort = 5 }
+[axes.model]
+deadly = { model = { name = "tests.support.exhibits_tiny:deadly" } }
+broken = { model = { name = "tests.support.exhibits_tiny:broken" } }
+"too small" = { model = { name = "softmax" }, defense = { name = "sparsefed", k = 100000, clip_norm = 1.0 } }
+fine = { model = { name = "softmax" } }
+[scales.smoke]
+seeds = [0, 1]
+"""
+
+
+def test_a_cell_that_fails_does_not_stop_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[2]), *sys.path]))
+    one = planned(FAILING, "failing")
+    ended: list[str] = []
+    ledger = run_plans([one], tmp_path, jobs=1, on_progress=lambda standing: ended.append(standing.ended))
+    rows = results.read(tmp_path / "failing.smoke.jsonl")
+    assert [(row["cell"]["model"], row["status"]) for row in rows] == [
+        (model, status)
+        for model, status in (("deadly", "failed"), ("broken", "failed"), ("too small", "failed"), ("fine", "done"))
+        for _ in range(2)
+    ]
+    sentences = {row["cell"]["model"]: ledger.failed.get(row["key"], "") for row in rows}
+    assert "SIGKILL" in sentences["deadly"] and "memory" in sentences["deadly"]
+    assert sentences["broken"].startswith("TypeError: a bug with")
+    assert "k is 100000" in sentences["too small"] and sentences["fine"] == ""
+    texts = [path.read_text() for path in (tmp_path / "failed").iterdir()]
+    assert len(texts) == 6 and sum("Traceback" in text for text in texts) == 2
+    problem = failures(ledger, tmp_path)
+    assert problem is not None and "6 cells failed" in str(problem) and "same command" in str(problem)
+    assert sum("failed" in told for told in ended) == 6
+
+
+def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
+    """In a worker, while it makes a run folder: no fault of the cell's, so everything stops."""
+    one = planned()
+    slot = one.groups[0].trials[0]
+    folder = results.folder(tmp_path, slot.cell.key)
+    folder.mkdir(parents=True)
+    (folder / "config.toml.partial").symlink_to("/dev/full")
+    with pytest.raises(RunError, match=r"cannot write to .* \(No space left on device\).*same command again"):
+        run_plans([one], tmp_path, jobs=1)
+
+
+def test_no_space_for_the_results_is_one_sentence(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "pool", _no_workers)
+    (copied / "tiny.smoke.jsonl.partial").symlink_to("/dev/full")
+    with pytest.raises(RunError, match=r"cannot write to .* \(No space left on device\)"):
+        run_plans([planned()], copied, jobs=1)
+
+
+def test_a_file_in_the_place_of_the_folder_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("no folder")
+    with pytest.raises(RunError, match="cannot write to"):
+        run_plans([planned()], tmp_path / "out", jobs=1)
+
+
+def test_damaged_results_are_one_sentence(copied: Path) -> None:
+    with (copied / "tiny.smoke.jsonl").open("a") as file:
+        file.write("{}\n")
+    with pytest.raises(RunError, match=r"is damaged .*line 19.*delete it"):
+        run_plans([planned()], copied, jobs=1)
+
+
+def test_two_runners_in_one_folder_are_refused(copied: Path) -> None:
+    from sparsefed import runs
+
+    with runs.locked(copied), pytest.raises(RunError, match="another process is working on"):
+        run_plans([planned()], copied, jobs=1)
+
+
+def test_no_jobs_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="at least one"):
+        run_plans([planned()], tmp_path, jobs=0)
+
+
+# --- cores -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("cores", "jobs", "threads"), [(2, 2, 1), (2, 1, 2), (8, 3, 2), (2, 5, 1)])
+def test_workers_share_the_cores(monkeypatch: pytest.MonkeyPatch, cores: int, jobs: int, threads: int) -> None:
+    monkeypatch.setattr(pool, "cores", lambda: cores)
+    assert pool.Pool(jobs)._threads == threads
+
+
+def test_time_left_counts_rounds_at_their_measured_rates() -> None:
+    one = planned()
+    cells = [slot.cell for slot in one.groups[0].trials]
+    clock = Clock()
+    assert clock.rate(cells[0]) is None
+    clock.learn(cells[0], 8.0, 40)
+    clock.learn(cells[0], 8.0, 40)
+    clock.learn(cells[0], 400.0, 40)  # one that also paid for compiling
+    assert clock.rate(cells[1]) == pytest.approx(0.2)  # of the same kind
+    other = dataclasses.replace(cells[1], config=cells[1].config.model_copy(update={"rounds": 7}))
+    assert clock.rate(other) == pytest.approx(0.2)
+
+
+def test_time_left_does_not_double_while_a_worker_is_between_two_cells(tmp_path: Path) -> None:
+    one = planned()
+    run = runner._Run([one], tmp_path, Ledger(tmp_path, [one]), lambda _: None)
+    run._clock.learn(run.waiting[0], 8.0, 40)
+    first, *others = run.waiting
+    between, both = (
+        run._left(waiting, running, 2) for waiting, running in ((others, [first]), (others[1:], [first, others[0]]))
+    )
+    assert between is not None and between == pytest.approx(both)
+
+
+def test_a_view_shows_cells_rounds_and_time_left() -> None:
+    screen, paper = io.StringIO(), io.StringIO()
+    running = (RunningCell("tiny · One · Clipping · seed 0", 12, 24),)
+    standing = SweepProgress(3, 1, 18, running, 75.0, "tiny · One · SparseFed · seed 1: done")
+    for stream, terminal in ((screen, True), (paper, False)):
+        with ReproduceView(Console(file=stream, force_terminal=terminal, width=120)) as view:
+            view.show(dataclasses.replace(standing, ended=""))
+            view.show(standing)
+            view._progress.refresh()
+    for part in ("4/18", "1 failed", "12/24", "Clipping · seed 0", "1 min 15 s left"):
+        assert part in screen.getvalue(), part
+    assert paper.getvalue() == "cell 4/18: tiny · One · SparseFed · seed 1: done; 1 min 15 s left\n"

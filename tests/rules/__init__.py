@@ -1,0 +1,1 @@
+"""Tests of the aggregation rules and the kernels they stand on."""

@@ -1,0 +1,234 @@
+"""Commands as real processes: started the ordinary way, on a terminal, or as children of a `Nursery`.
+
+A start of Python with torch costs seconds, so most commands are children of a `Nursery`: one process that has imported
+everything and forks, for each command, a process that runs the same entry point with its own arguments, folder, output
+and exit code.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+COMMAND = [sys.executable, "-m", "sparsefed.cli"]
+ENVIRONMENT = {
+    **{key: value for key, value in os.environ.items() if not key.startswith(("COLUMNS", "LINES", "PYTHON", "COV"))},
+    "OMP_NUM_THREADS": "1",
+}
+
+CONFIG = """
+seed = 3
+rounds = 12
+evaluate_every = 4
+checkpoint_every = 3
+
+[data]
+name = "digits"
+devices = 300
+
+[model]
+name = "softmax"
+
+[train]
+cohort = 20
+
+[threat]
+share = 0.1
+
+[attack]
+name = "pgd"
+auxiliary = 50
+
+[defense]
+name = "sparsefed"
+k = 100
+"""
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a command ended; a negative code is the signal that ended it."""
+
+    code: int
+    out: str
+    err: str
+    cpu: float = 0.0  # the seconds that it and its children computed, where that is known
+
+    def refused(self) -> str:
+        """The one sentence of a command that must be mended first."""
+        assert self.code == 2, self
+        assert "Traceback" not in self.err
+        assert self.err.startswith("error: ")
+        assert self.err.count("\n") == 1
+        return self.err.removeprefix("error: ").strip()
+
+    def fine(self) -> str:
+        assert self.code == 0, self
+        assert self.err == ""
+        return self.out
+
+
+_NURSERY = """
+import json, os, resource, signal, sys, time, traceback
+import altair, numba, sklearn.datasets, vl_convert
+import optuna, sqlalchemy, alembic.command
+from sparsefed import cli, config, data, reports, runs
+from sparsefed.cli import catalogue, progress
+from sparsefed.commands import certify, choose_k, tune
+
+answers = os.dup(1)
+
+def child(order):
+    os.close(answers)
+    os.setsid()
+    os.chdir(order["cwd"])
+    os.environ.update(order["env"])
+    for fd, path in ((0, os.devnull), (1, order["out"]), (2, order["err"])):
+        os.dup2(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC), fd)
+    if order["largest"]:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (order["largest"], order["largest"]))
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, and the command would respect that
+    sys.argv = ["sparsefed", *order["args"]]
+    try:
+        cli.main()
+    except SystemExit as end:
+        return end.code or 0
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+def fork(order):
+    pid = os.fork()
+    if pid == 0:
+        code = child(order)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return pid
+
+def wait(pid, seconds):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        done, status, usage = os.wait4(pid, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime
+        time.sleep(0.002)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return None
+
+for line in sys.stdin:
+    order = json.loads(line)
+    answer = wait(order["wait"], order["seconds"]) if "wait" in order else fork(order)
+    os.write(answers, (json.dumps(answer) + chr(10)).encode())
+"""
+
+
+class Server:
+    """A process that has imported everything and forks others on request; one is enough for any number of nurseries."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def ask(self, order: Mapping[str, Any]) -> Any:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+
+class Nursery:
+    """Starts commands quickly, in a folder; see the module's docstring."""
+
+    def __init__(self, server: Server, folder: Path, **environment: str) -> None:
+        self.server, self._folder, self._environment, self._count = server, folder, environment, 0
+
+    def start(self, *args: str | Path, cwd: Path | None = None, largest: int = 0) -> Command:
+        """A running `sparsefed ARGS`; `largest` is the size beyond which it cannot write a file (a full disk)."""
+        self._count += 1
+        out, err = (self._folder / f"{self._count}.{kind}" for kind in ("out", "err"))
+        out.touch()
+        err.touch()
+        order = {"args": [str(arg) for arg in args], "cwd": str(cwd or self._folder), "largest": largest}
+        order |= {"out": str(out), "err": str(err), "env": self._environment}
+        return Command(self.server, self.server.ask(order), out, err)
+
+    def run(self, *args: str | Path, cwd: Path | None = None, largest: int = 0, seconds: float = 60) -> Done:
+        return self.start(*args, cwd=cwd, largest=largest).wait(seconds)
+
+
+@dataclass(frozen=True)
+class Command:
+    """A running command."""
+
+    server: Server
+    pid: int
+    out: Path
+    err: Path
+
+    def signal(self, number: int) -> None:
+        with suppress(ProcessLookupError):  # it may just have ended; it is not reaped before `wait`
+            os.kill(self.pid, number)
+
+    def wait(self, seconds: float = 60) -> Done:
+        ended = self.server.ask({"wait": self.pid, "seconds": seconds})
+        assert ended is not None, f"still running after {seconds} s"
+        code, cpu = ended
+        return Done(code, self.out.read_text(), self.err.read_text(), cpu)
+
+
+@contextmanager
+def server() -> Iterator[Server]:
+    with subprocess.Popen(
+        [sys.executable, "-c", _NURSERY],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**ENVIRONMENT, "COLUMNS": "100"},
+    ) as process:
+        yield Server(process)
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+def installed(*args: str | Path, cwd: Path, env: Mapping[str, str] | None = None) -> Done:
+    """The command, started the ordinary way."""
+    done = subprocess.run(
+        [*COMMAND, *map(str, args)], cwd=cwd, env={**ENVIRONMENT, **(env or {})}, capture_output=True, text=True
+    )
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+def on_a_terminal(args: Sequence[str | Path], cwd: Path, columns: int) -> tuple[int, str]:
+    """Exit code and screen text of the command on a terminal of that width, colours and cursor moves taken out."""
+    ours, its = pty.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    environment = {**ENVIRONMENT, "TERM": "xterm-256color"}
+    process = subprocess.Popen([*COMMAND, *map(str, args)], cwd=cwd, env=environment, stdin=its, stdout=its, stderr=its)
+    os.close(its)
+    seen = b""
+    with suppress(OSError):  # the end of a terminal is an error
+        while piece := os.read(ours, 65536):
+            seen += piece
+    os.close(ours)
+    return process.wait(60), re.sub(rb"\x1b\[[0-9;?]*[a-zA-Z]", b"", seen).decode()
+
+
+def without_seconds(folder: Path) -> list[dict[str, Any]]:
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]

@@ -1,0 +1,88 @@
+"""What a run is computed in, on processors with and without bfloat16."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sparsefed.commands.reproduce import load as reading
+from sparsefed.commands.reproduce import view
+from sparsefed.commands.reproduce.grid import plan
+from sparsefed.commands.reproduce.run import run_exhibits
+from sparsefed.core import dtypes as arithmetic
+from sparsefed.core.dtypes import computed_in, has_bfloat16
+from tests.support.configs import BASE, experiment, run
+from tests.support.exhibits_tiny import TINY
+
+SENTENCE = "this processor has no bfloat16: computing in float32"
+
+
+@pytest.fixture(autouse=True)
+def silence_broken() -> Iterator[None]:
+    """What is said once a process may be said again."""
+    arithmetic._say_so.cache_clear()
+    yield
+    arithmetic._say_so.cache_clear()
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Here; that kernels are compiled is said elsewhere."""
+    mine = [record for record in caplog.records if record.name == arithmetic.__name__]
+    assert all(record.levelno == logging.WARNING for record in mine)
+    return [record.message for record in mine]
+
+
+def without(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arithmetic, "has_bfloat16", lambda: False)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the system does not list the processor's flags")
+def test_the_answer_is_the_processors() -> None:
+    flags = Path("/proc/cpuinfo").read_text().split()
+    if {"avx512_bf16", "amx_bf16"} & set(flags):
+        assert has_bfloat16()
+    if "avx2" in flags and "avx512f" not in flags:
+        assert not has_bfloat16()
+
+
+def test_where_there_is_bfloat16_it_is_used(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(arithmetic, "has_bfloat16", lambda: True)
+    assert (computed_in("bfloat16"), computed_in("float32")) == (torch.bfloat16, torch.float32)
+    assert not said(caplog)
+
+
+def test_where_there_is_none_it_is_float32_and_one_line_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    without(monkeypatch)
+    calm: dict[str, Any] = {"threat": {}, "attack": None, "rounds": 3}
+    thetas = [
+        run(experiment(**calm, train={**BASE["train"], "dtype": dtype}), rounds=3)[-1].state.theta
+        for dtype in ("bfloat16", "bfloat16", "float32")
+    ]
+    assert torch.equal(thetas[0], thetas[2]) and torch.equal(thetas[1], thetas[2])
+    assert [sentence.startswith(SENTENCE) for sentence in said(caplog)] == [True]
+
+
+def test_the_runner_says_it_for_its_workers(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    without(monkeypatch)
+    half = TINY.replace("set.train = { cohort = 10", 'set.train = { dtype = "bfloat16", cohort = 10')
+    run_exhibits([plan(reading.parse("tiny", half), "smoke")], tmp_path, 2)
+    assert [sentence.startswith(SENTENCE) for sentence in said(caplog)] == [True]
+    caplog.clear()
+    run_exhibits([plan(reading.parse("tiny", TINY), "smoke")], tmp_path, 2)
+    assert not said(caplog)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_the_list_of_exhibits_says_whose_minutes_it_tells(there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(view, "has_bfloat16", lambda: there)
+    assert view.list_table().caption == (None if there else view.SLOWER)
