@@ -30,6 +30,7 @@ from sparsefed.commands.reproduce.worker import ABANDONED
 from sparsefed.core.errors import ConfigError, RunError
 from sparsefed.core.rng import rng
 from tests.support.exhibits_tiny import TINY
+from tests.support.shared import Shared
 
 KILLS = 10
 LINUX = sys.platform.startswith("linux")
@@ -44,12 +45,13 @@ def read(out: Path) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def undisturbed(shared: Shared) -> Path:
     """The tiny exhibit, run once in peace."""
-    out = tmp_path_factory.mktemp("undisturbed")
-    ledger = reproduce([planned()], out, jobs=2)
-    assert not ledger.failed
-    return out
+
+    def make(out: Path) -> None:
+        assert not reproduce([planned()], out, jobs=2).failed
+
+    return shared.folder("tiny-exhibit", make)[0]
 
 
 @pytest.fixture
