@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sparsefed import data
-from sparsefed.attacks import ATTACKS, Attacker
-from sparsefed.attacks.goals import labels
+from sparsefed.attacks import ATTACKS, Attacker, attack_info
 from sparsefed.attacks.registry import check_parameters
 from sparsefed.config.schema import Config, DataTable, Named, TrainTable
 from sparsefed.core.errors import ConfigError, unknown
@@ -137,9 +136,7 @@ def model(config: Config) -> Callable[..., Any]:
 def attacker(table: Named) -> Attacker:
     """A listed attack, or a method of the user's own, which serves the paper's goal: test points with wrong labels."""
     found = resolve("attack", table.name, ATTACKS)
-    if isinstance(found, Attacker):
-        return found
-    return Attacker(function("attack", table.name, {}), "", labels)
+    return attack_info(found if isinstance(found, Attacker) else function("attack", table.name, ATTACKS))
 
 
 def schedule(config: Config) -> Schedule:
