@@ -163,6 +163,7 @@ def test_a_folder_of_an_earlier_version_goes_on(sparsefed: Nursery, tmp_path: Pa
         assert all(row[key] == pytest.approx(other[key], rel=1e-4, abs=1e-6) for key in numbers)
 
 
+@pytest.mark.slow
 def test_kill_9_at_random_moments_and_resume_end_in_the_same_bits(
     sparsefed: Nursery, config: Path, whole: Path, tmp_path: Path
 ) -> None:
