@@ -13,13 +13,21 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sparsefed.commands.audit import audit
+    from sparsefed.commands.reproduce.run import reproduce
     from sparsefed.defenses import aggregate
+    from sparsefed.sweeps.sweep import sweep
 
 __version__ = version("sparsefed")
 
-_HOMES = {"aggregate": "sparsefed.defenses"}
+_HOMES = {
+    "aggregate": "sparsefed.defenses",
+    "audit": "sparsefed.commands.audit",
+    "reproduce": "sparsefed.commands.reproduce.run",
+    "sweep": "sparsefed.sweeps.sweep",
+}
 
-__all__ = ["__version__", "aggregate"]
+__all__ = ["__version__", "aggregate", "audit", "reproduce", "sweep"]
 
 
 def __getattr__(name: str) -> Any:
