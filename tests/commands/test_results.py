@@ -74,11 +74,11 @@ def test_the_function_finds_them_byte_for_byte_and_runs_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Pool, "start", None)  # nothing is given to a worker
-    names = ["noise", "combinatorial-bounds"]
-    before = (FOLDER / "noise.laptop.jsonl").read_bytes()
-    (tmp_path / "noise.laptop.jsonl").write_bytes(before)
+    names = ["no-momentum", "combinatorial-bounds"]
+    before = (FOLDER / "no-momentum.laptop.jsonl").read_bytes()
+    (tmp_path / "no-momentum.laptop.jsonl").write_bytes(before)
     noise, bounds = reproduce(names, folder=tmp_path)
-    assert (tmp_path / "noise.laptop.jsonl").read_bytes() == before and noise.problem is None
+    assert (tmp_path / "no-momentum.laptop.jsonl").read_bytes() == before and noise.problem is None
     reported = [row for row in noise.rows if row["role"] == "result"]
     assert [each["test_accuracy"] for each in noise.records()] == [row["metrics"]["test_accuracy"] for row in reported]
     assert bounds.records() and reproduce("combinatorial-bounds").records() == bounds.records()
