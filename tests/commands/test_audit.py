@@ -37,6 +37,8 @@ from sparsefed.defenses import DEFENSES
 from sparsefed.results.matrix import Judgement
 from sparsefed.sweeps.pool import Pool
 from tests.support.pages import BROWSER, Page, Text, browser
+from tests.support.processes import Nursery, Server
+from tests.support.shared import Shared
 
 TOOL = [sys.executable, "-m", "sparsefed.cli"]
 CONFIG = """
@@ -355,36 +357,44 @@ def steady(out: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("audit")
-    (folder / "mine.toml").write_text(CONFIG)
-    return folder
+def done(shared: Shared) -> tuple[Path, str]:
+    """A small audit, undisturbed: where it was called, and what it printed."""
+
+    def make(home: Path) -> str:
+        (home / "mine.toml").write_text(CONFIG)
+        found = called("audit", "mine.toml", *SHORT, folder=home)
+        assert found.returncode == 0, found.stdout[-3000:] + found.stderr[-3000:]
+        assert found.stderr == ""
+        return found.stdout
+
+    return shared.folder("audit", make)
 
 
 @pytest.fixture(scope="module")
-def done(home: Path) -> subprocess.CompletedProcess[str]:
-    """A small audit, undisturbed."""
-    found = called("audit", "mine.toml", *SHORT, folder=home)
-    assert found.returncode == 0, found.stdout[-3000:] + found.stderr[-3000:]
-    return found
-
-
-@pytest.fixture(scope="module")
-def finished(done: subprocess.CompletedProcess[str], home: Path) -> Path:
+def finished(done: tuple[Path, str]) -> Path:
     """Its folder."""
-    assert done.stderr == ""
-    return home / "runs/mine-audit"
+    return done[0] / "runs/mine-audit"
 
 
-def test_an_audit_ends_in_tables_a_verdict_and_three_files(
-    done: subprocess.CompletedProcess[str], finished: Path
-) -> None:
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A folder with the config."""
+    (tmp_path / "mine.toml").write_text(CONFIG)
+    return tmp_path
+
+
+@pytest.fixture
+def commands(process_server: Server, home: Path) -> Nursery:
+    """Commands in that folder, on a machine without data sets."""
+    away = {"SPARSEFED_DATA": str(home / "none"), "XDG_CACHE_HOME": str(home / "cache"), "COLUMNS": "160"}
+    return Nursery(process_server, home, **away)
+
+
+def test_an_audit_ends_in_tables_a_verdict_and_three_files(done: tuple[Path, str], finished: Path) -> None:
     out = finished
-    found = steady(out)
-    assert found["verdict"][0] in done.stdout and "Every defense under every attack" in done.stdout
-    assert all(
-        f"wrote runs/mine-audit/{name}" in done.stdout for name in ("audit.html", "audit.json", "recommended.toml")
-    )
+    found, stdout = steady(out), done[1]
+    assert found["verdict"][0] in stdout and "Every defense under every attack" in stdout
+    assert all(f"wrote runs/mine-audit/{name}" in stdout for name in ("audit.html", "audit.json", "recommended.toml"))
     assert list(found["defenses"]) == [UNDEFENDED, "clipping", "sparsefed"]
     assert list(found["attacks"]) == ["pgd", "sign_flip"]
     assert len(found["matrix"]) == 3 * 3 and {entry["seeds"] for entry in found["matrix"]} == {2}
@@ -458,18 +468,15 @@ def test_the_function_gives_what_the_command_gives(
         assert {key: other[key] for key in own} == pytest.approx(own, abs=1e-5)
 
 
-def test_killed_and_called_again_it_is_the_same(finished: Path, home: Path) -> None:
-    command = [*TOOL, "audit", "mine.toml", *SHORT, "--out", "killed"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(command, cwd=home, env=environment, stdout=subprocess.DEVNULL)
+def test_killed_and_called_again_it_is_the_same(finished: Path, home: Path, commands: Nursery) -> None:
+    command = ("audit", "mine.toml", *SHORT, "--out", "killed")
+    process = commands.start(*command)
     until = time.monotonic() + 120
     while len(list((home / "killed/cells").glob("*/manifest.json"))) < 12 and time.monotonic() < until:
-        assert process.poll() is None, "it ended before it was killed"
         time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    again = subprocess.run(command, cwd=home, env=environment, capture_output=True, text=True)
-    assert again.returncode == 0, again.stderr
+    process.signal(signal.SIGKILL)
+    assert process.wait().code == -signal.SIGKILL, "it ended before it was killed"
+    commands.run(*command, seconds=300).fine()
     assert steady(home / "killed") == steady(finished)
     for name in ("audit.jsonl", "sensitivity.jsonl", "recommended.toml"):
         assert (home / "killed" / name).read_bytes() == (finished / name).read_bytes()

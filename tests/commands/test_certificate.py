@@ -19,8 +19,8 @@ from sparsefed import config as configs
 from sparsefed import runs
 from sparsefed.attacks import Attack, Goal, Knowledge
 from sparsefed.commands import certify as certificate
-from sparsefed.commands.certify import Certificate, Question
-from sparsefed.commands.certify.certificate import power, written
+from sparsefed.commands.certify import Certificate
+from sparsefed.commands.certify.bounds import power, written
 from sparsefed.commands.certify.document import html
 from sparsefed.core import toml
 from sparsefed.core.errors import ConfigError, RunError
@@ -131,7 +131,7 @@ def by_hand(table: dict[str, Any], share: float, k: int | None, omega: float) ->
 )
 def test_numbers_are_those_of_certify(tmp_path: Path, train: dict[str, Any], defense: dict[str, Any]) -> None:
     table = {**SMALL, "train": {**SMALL["train"], **train}, "defense": {**SMALL["defense"], **defense}}
-    found = certificate.certify(written_to(tmp_path, table), Question(share=0.05))
+    found = certificate.certify(written_to(tmp_path, table), share=0.05)
     sparse, dense = by_hand(table, 0.05, 100, 1 - 100 / 650), by_hand(table, 0.05, None, 0.0)
     assert found.protocols.sparse is not None
     for protocol, own in ((sparse, found.sparse), (dense, found.dense)):
@@ -147,7 +147,7 @@ def test_numbers_are_those_of_certify(tmp_path: Path, train: dict[str, Any], def
 
 def test_a_given_c_is_spread_by_clipping_and_lifted_by_weight_decay(tmp_path: Path) -> None:
     table = {**SMALL, "train": {"cohort": 20, "weight_decay": 0.2}}
-    found = certificate.certify(written_to(tmp_path, table), Question(share=0.05, c=0.5))
+    found = certificate.certify(written_to(tmp_path, table), share=0.05, c=0.5)
     assert found.c == pytest.approx(0.51) and found.status == "conditional"
     assert found.protocols.own.lines[0].growth == pytest.approx(growth(650, 100, 0.51, clipped=True))
     assert found.sparse is not None and found.sparse.softmax is None  # what is only given has no l2 route
@@ -155,7 +155,7 @@ def test_a_given_c_is_spread_by_clipping_and_lifted_by_weight_decay(tmp_path: Pa
 
 def test_attackers_are_a_share_a_number_or_those_that_there_are(tmp_path: Path) -> None:
     path = written_to(tmp_path, {**SMALL, "data": {"name": "digits", "devices": 310}, "rounds": 20})
-    shares = [line.share for line in certificate.certify(path, Question(attackers=2)).protocols.own.lines]
+    shares = [line.share for line in certificate.certify(path, attackers=2).protocols.own.lines]
     assert shares[:15] == [2 / 20] * 15 and shares[15] == 2 / 10  # the last cohort of an epoch is smaller
     found = certificate.certify(path)
     federation = found.source.experiment.protocol.federation
@@ -195,22 +195,22 @@ def test_what_is_written_is_never_below_what_is_bounded(log: float) -> None:
 @pytest.mark.parametrize(
     ("question", "status", "bounds"),
     [
-        (Question(share=0.05), "certificate", {"capped": "yes", "movement": "yes", "paper": "NO"}),
-        (Question(share=0.05, c=0.3), "conditional", {"capped": "if", "movement": "yes", "paper": "NO"}),
-        (Question(share=0.05, omega="0.2"), "conditional", {"capped": "if", "softmax": "yes", "movement": "if"}),
-        (Question(share=0.05, estimate_c=True), "estimate", {"capped": "estimate", "movement": "yes", "paper": "NO"}),
+        ({"share": 0.05}, "certificate", {"capped": "yes", "movement": "yes", "paper": "NO"}),
+        ({"share": 0.05, "c": 0.3}, "conditional", {"capped": "if", "movement": "yes", "paper": "NO"}),
+        ({"share": 0.05, "omega": "0.2"}, "conditional", {"capped": "if", "softmax": "yes", "movement": "if"}),
+        ({"share": 0.05, "estimate_c": True}, "estimate", {"capped": "estimate", "movement": "yes", "paper": "NO"}),
     ],
 )
 def test_every_number_says_whether_it_is_a_bound(
-    tmp_path: Path, question: Question, status: str, bounds: dict[str, str]
+    tmp_path: Path, question: dict[str, Any], status: str, bounds: dict[str, str]
 ) -> None:
-    found = certificate.certify(written_to(tmp_path, SMALL), question)
+    found = certificate.certify(written_to(tmp_path, SMALL), **question)
     assert found.status == status
     told = certificate.as_json(found)
     assert {field: told["sparse"]["radii"][field]["is_bound"] for field in bounds} == bounds
     assert told["is_certificate"] == (status != "estimate")
     page, title = html(found), told["title"]
-    assert page.count(title) >= 3 and certificate.verdict(found)[0] == f"{title}: mine."
+    assert page.count(title) >= 3 and found.verdict[0] == f"{title}: mine."
     assert ("Estimate, not a certificate" in page) == (status == "estimate")
     assert "closed form is NOT a bound" in page
 
@@ -227,7 +227,7 @@ def test_a_deep_model_has_an_estimate_only(tmp_path: Path) -> None:
 def test_the_paper_is_a_bound_where_every_rate_is_at_least_one(tmp_path: Path) -> None:
     train = {"cohort": 20, "lr": 1.5, "schedule": "constant", "weight_decay": 0.0}
     found = certificate.certify(written_to(tmp_path, {**SMALL, "train": train}))
-    assert found.own.paper_is_bound and not any("Warning" in each for each in certificate.verdict(found))
+    assert found.own.paper_is_bound and not any("Warning" in each for each in found.verdict)
     assert found.own.paper.log >= found.own.recursion.log
 
 
@@ -301,14 +301,14 @@ def test_bad_questions_get_one_sentence(sparsefed: Nursery, args: list[str], sen
 def test_a_run_without_omega_cannot_be_asked_for_it(folder: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(folder / "runs/small", tmp_path / "old")
     rows = [json.loads(line) for line in (copy / "metrics.jsonl").read_text().splitlines()]
-    measured = certificate.certify(copy, Question(omega="measured"))
+    measured = certificate.certify(copy, omega="measured")
     assert [line.omega for line in measured.protocols.own.lines] == [row["omega"] for row in rows]
     assert measured.status == "conditional" and measured.assumptions[-6].mark == "measured"
     (copy / "metrics.jsonl").write_text(
         "".join(json.dumps({key: row[key] for key in row if key != "omega"}) + "\n" for row in rows)
     )
     with pytest.raises(RunError, match="no omega in round 1"):
-        certificate.certify(copy, Question(omega="measured"))
+        certificate.certify(copy, omega="measured")
 
 
 def test_an_unfinished_run_is_certified_for_the_rounds_done(tmp_path: Path) -> None:
@@ -320,7 +320,7 @@ def test_an_unfinished_run_is_certified_for_the_rounds_done(tmp_path: Path) -> N
     runs.execute(tmp_path / "run", experiment.begin(), lambda state: islice(experiment.reports(state), 5), 5)
     found = certificate.certify(tmp_path / "run")
     assert not found.source.finished and len(found.protocols.own.lines) == 5
-    assert "the rounds done" in certificate.verdict(found)[1] and "Preliminary" in html(found)
+    assert "the rounds done" in found.verdict[1] and "Preliminary" in html(found)
     whole = certificate.certify(tmp_path / "mine.toml")
     assert found.protocols.own.lines == whole.protocols.own.lines[:5]
 
@@ -355,13 +355,13 @@ def hostile_attack(goal: Goal) -> Attack:  # noqa: ARG001 - they want nothing bu
 
 
 def test_certified_points_keep_their_labels_and_the_curve_falls(folder: Path) -> None:
-    found = certificate.certify(folder / "runs/linear", Question(share=0.001))
+    found = certificate.certify(folder / "runs/linear", share=0.001)
     accuracy = found.accuracy
     assert accuracy is not None and not accuracy.attacked and found.status == "certificate"
     values = [each.accuracy for each in accuracy.curve]
     assert values == sorted(values, reverse=True) and values[0] == accuracy.plain
     assert accuracy.largest is not None and 0.001 < accuracy.largest < 0.02
-    assert accuracy.chance < accuracy.asked.accuracy < accuracy.plain and not accuracy.vacuous
+    assert accuracy.chance < accuracy.certified.accuracy < accuracy.plain and not accuracy.vacuous
     assert found.own.best is found.own.softmax and not found.own.only_clipping
     assert np.interp(accuracy.largest, [each.share for each in accuracy.curve], values) == pytest.approx(
         accuracy.chance, abs=0.05
@@ -371,9 +371,9 @@ def test_certified_points_keep_their_labels_and_the_curve_falls(folder: Path) ->
 def test_a_run_under_attack_says_what_its_model_shares_with_the_other(folder: Path) -> None:
     found = certificate.certify(folder / "runs/small")
     assert found.accuracy is not None and found.accuracy.attacked and found.accuracy.curve == ()
-    assert any("the bound holds in both directions" in each for each in certificate.verdict(found))
-    fewer = certificate.certify(folder / "runs/small", Question(share=0.001))
-    assert fewer.accuracy is None and any("more attackers" in each for each in certificate.verdict(fewer))
+    assert any("the bound holds in both directions" in each for each in found.verdict)
+    fewer = certificate.certify(folder / "runs/small", share=0.001)
+    assert fewer.accuracy is None and any("more attackers" in each for each in fewer.verdict)
 
 
 # --- the command -----------------------------------------------------------------------------------------------------
@@ -433,7 +433,7 @@ ATTACKED = ("--set", "attack.name=pgd", "--set", "attack.auxiliary=20", "--set",
 
 @pytest.mark.skipif(BROWSER is None, reason="no browser on PATH")
 def test_the_page_is_drawn_offline_without_a_complaint(folder: Path, tmp_path: Path) -> None:
-    found: Certificate = certificate.certify(folder / "runs/linear", Question(share=0.001))
+    found: Certificate = certificate.certify(folder / "runs/linear", share=0.001)
     page = certificate.save(found, tmp_path / "page.html")
     with browser(tmp_path / "profile") as tab:
         for width, scheme in ((1280, "light"), (390, "dark")):

@@ -23,10 +23,11 @@ from sparsefed import config as configs
 from sparsefed import reports as report
 from sparsefed import runs
 from sparsefed.commands import choose_k as choosing
-from sparsefed.commands.choose_k import Outcome, Probe, Standing
+from sparsefed.commands.choose_k import ChooseKResult, Probe
 from sparsefed.commands.choose_k.k_charts import curve_chart, probe_chart
 from sparsefed.commands.choose_k.sampling import grid, without_topk
 from sparsefed.commands.choose_k.text import as_json
+from sparsefed.commands.common import Progress
 from sparsefed.config import Config
 from sparsefed.core import toml
 from sparsefed.core.engine import Cohort, LocalStep
@@ -56,16 +57,16 @@ def small(**more: Any) -> Config:
     return configs.parse({**SMALL, **more})
 
 
-def measured(folder: Path, config: Config | None = None, **asked: Any) -> Outcome:
+def measured(folder: Path, config: Config | None = None, **asked: Any) -> ChooseKResult:
     chosen = config or small()
-    return choosing.measure(chosen, choosing.ask(chosen, **asked), folder)
+    return choosing.measure(chosen, choosing.checked(chosen, **asked), folder)
 
 
 pytestmark = pytest.mark.usefixtures("as_many_threads_as_the_commands")
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[Outcome, Path]:
+def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[ChooseKResult, Path]:
     """Measured at the start and after a tenth of the rounds, as by default."""
     folder = tmp_path_factory.mktemp("plain")
     return measured(folder, samples=4, paper=True), folder
@@ -84,7 +85,7 @@ def rows_of(config: Config, theta: torch.Tensor, round: int, ids: Sequence[int] 
     return [row for block in built.protocol.engine(theta, cohort, step) for row in block.rows().tolist()]
 
 
-def test_a_sample_is_the_mean_of_a_cohorts_clipped_updates(plain: tuple[Outcome, Path]) -> None:
+def test_a_sample_is_the_mean_of_a_cohorts_clipped_updates(plain: tuple[ChooseKResult, Path]) -> None:
     """At the first model and at the trained one, cohort after cohort."""
     outcome, folder = plain
     state = runs.load_state(folder / "trained-4")
@@ -101,7 +102,7 @@ def test_a_sample_is_the_mean_of_a_cohorts_clipped_updates(plain: tuple[Outcome,
             np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 
-def test_it_trains_as_the_config_does_but_for_topk_and_attackers(plain: tuple[Outcome, Path]) -> None:
+def test_it_trains_as_the_config_does_but_for_topk_and_attackers(plain: tuple[ChooseKResult, Path]) -> None:
     """Sparsefed with k = d is the same."""
     dense = configs.build(small(defense={"name": "sparsefed", "k": D, "clip_norm": 1.0, "rho": 0.0}, attack=False))
     config = small(defense={"name": "sparsefed", "k": 7, "clip_norm": 1.0, "rho": 0.0})
@@ -141,7 +142,7 @@ def test_in_fedavg_mode_shares_are_the_same_and_masses_hold_the_rate(tmp_path: P
         np.testing.assert_allclose(update, gradient * rate, rtol=1e-4, atol=1e-7)
 
 
-def test_the_choice_keeps_its_promise_at_every_model(plain: tuple[Outcome, Path]) -> None:
+def test_the_choice_keeps_its_promise_at_every_model(plain: tuple[ChooseKResult, Path]) -> None:
     outcome, _ = plain
     assert outcome.k == max(stage.chosen.k for stage in outcome.stages) and outcome.epoch == 10 and outcome.d == D
     for stage in outcome.stages:
@@ -160,30 +161,30 @@ def test_the_choice_keeps_its_promise_at_every_model(plain: tuple[Outcome, Path]
 
 
 def test_interrupted_while_training_it_goes_on_and_comes_to_the_same(
-    plain: tuple[Outcome, Path], tmp_path: Path
+    plain: tuple[ChooseKResult, Path], tmp_path: Path
 ) -> None:
-    asked = choosing.ask(small(), samples=4, paper=True)
+    asked = choosing.checked(small(), samples=4, paper=True)
 
-    trained: list[Standing] = []
+    trained: list[Progress] = []
 
-    def interrupt(standing: Standing) -> None:
-        trained.extend([standing] if standing.doing == "training to round 4" else [])
+    def interrupt(progress: Progress) -> None:
+        trained.extend([progress] if progress.title == "training to round 4" else [])
         if len(trained) == 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         choosing.measure(small(), asked, tmp_path, interrupt)
-    seen: list[Standing] = []
+    seen: list[Progress] = []
     outcome = choosing.measure(small(), asked, tmp_path, seen.append)
-    assert [each.doing for each in seen].count("training to round 4") == 2  # of 4
+    assert [each.title for each in seen].count("training to round 4") == 2  # of 4
     assert as_json(outcome) == as_json(plain[0])
     seen.clear()
     choosing.measure(small(), asked, tmp_path, seen.append)
-    assert not any("training" in each.doing for each in seen)
-    assert all(each.done <= each.wanted for each in seen)
+    assert not any("training" in each.title for each in seen)
+    assert all(each.done <= each.total for each in seen)
 
 
-def test_a_folder_of_another_config_is_refused(plain: tuple[Outcome, Path]) -> None:
+def test_a_folder_of_another_config_is_refused(plain: tuple[ChooseKResult, Path]) -> None:
     _, folder = plain
     with pytest.raises(RunError, match=r"trained-4 holds a run of another config; .* --out"):
         measured(folder, small(train={**SMALL["train"], "lr": 0.25}))
@@ -210,17 +211,17 @@ def test_a_model_that_has_diverged_is_one_sentence(tmp_path: Path) -> None:
 def test_a_config_may_leave_k_open(tmp_path: Path) -> None:
     path = tmp_path / "open.toml"
     path.write_text(toml.dumps({**SMALL, "defense": {"name": "sparsefed", "clip_norm": 2.0}}))
-    config = choosing.read(path)
+    config = choosing.load(path)
     assert config.defense.params == {"clip_norm": 2.0}
-    assert choosing.read(path, ["defense.k=9"]).defense.params["k"] == 9
+    assert choosing.load(path, ["defense.k=9"]).defense.params["k"] == 9
     assert choosing.with_k(config, 5).defense.params == {"clip_norm": 2.0, "k": 5}
     with pytest.raises(ConfigError, match="k is 0"):
-        choosing.read(path, ["defense.k=0"])
+        choosing.load(path, ["defense.k=0"])
     with pytest.raises(ConfigError, match="unknown key in"):
-        choosing.read(path, ["train.lrr=1"])
+        choosing.load(path, ["train.lrr=1"])
     path.write_text(toml.dumps({**SMALL, "defense": {"name": "sparsefed", "clip": 2}}))
     with pytest.raises(ConfigError, match="needs k"):
-        choosing.read(path)
+        choosing.load(path)
 
 
 def test_a_defense_without_k_is_refused_with_those_that_have_one(tmp_path: Path) -> None:
@@ -229,9 +230,9 @@ def test_a_defense_without_k_is_refused_with_those_that_have_one(tmp_path: Path)
     with pytest.raises(
         ConfigError, match=r"krum has no k to choose; those that have one: sparsefed, fetchsgd, dp_noise, local_topk"
     ):
-        choosing.read(path)
+        choosing.load(path)
     path.write_text(toml.dumps({**SMALL, "defense": {"name": "tests.commands.test_choosing:own"}}))
-    assert choosing.read(path).defense.params == {}
+    assert choosing.load(path).defense.params == {}
 
 
 def own(k: int = 3) -> Defense:
@@ -255,23 +256,23 @@ def own(k: int = 3) -> Defense:
         ({"probe": "1"}, "at least 2 k's are needed, or name one with a comma: --probe 1,"),
         ({"probe": "0,5"}, "k is 0, but top-k keeps at least one"),
         ({"probe": "3", "probe_rounds": 0}, "--probe-rounds is 0"),
-        ({"probe": "3", "trials": 0}, "--tune is 0"),
+        ({"probe": "3", "tune_trials": 0}, "--tune is 0"),
         ({"probe_rounds": 9}, "--probe-rounds is for probe runs; add --probe"),
-        ({"trials": 9}, "--tune is for probe runs; add --probe"),
+        ({"tune_trials": 9}, "--tune is for probe runs; add --probe"),
     ],
 )
 def test_what_cannot_be_asked_is_refused_in_a_sentence(asked: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(sentence)):
-        choosing.ask(small(), **asked)
+        choosing.checked(small(), **asked)
 
 
 def test_what_only_the_model_tells_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="k is 651, but the model has only d = 650"):
         measured(tmp_path, probe="5,651")
     with pytest.raises(ConfigError, match="nobody attacks in this config"):
-        choosing.ask(small(attack=False), probe="3", trials=3)
+        choosing.checked(small(attack=False), probe="3", tune_trials=3)
     with pytest.raises(ConfigError, match=r"threat.start is 9"):
-        choosing.ask(small(threat={"share": 0.1, "start": 9}), probe="3", probe_rounds=5)
+        choosing.checked(small(threat={"share": 0.1, "start": 9}), probe="3", probe_rounds=5)
     assert not list(tmp_path.iterdir())
 
 
@@ -446,12 +447,12 @@ def test_the_help_teaches(sparsefed: Nursery) -> None:
 # --- what it shows ---------------------------------------------------------------------------------------------------
 
 
-def with_probes(outcome: Outcome) -> Outcome:
+def with_probes(outcome: ChooseKResult) -> ChooseKResult:
     probes = (Probe(5, 0.5, True, 0.4, 0.1), Probe(50, 0.8, True, 0.7, 0.2), Probe(500, 0.8, True, 0.6, 0.3))
     return replace(outcome, probes=probes)
 
 
-def test_the_charts_hold_the_curve_and_the_probes(plain: tuple[Outcome, Path]) -> None:
+def test_the_charts_hold_the_curve_and_the_probes(plain: tuple[ChooseKResult, Path]) -> None:
     outcome = with_probes(plain[0])
     sets = list(curve_chart(outcome).to_dict()["datasets"].values())
     curve = max(sets, key=len)
@@ -468,7 +469,7 @@ def test_the_charts_hold_the_curve_and_the_probes(plain: tuple[Outcome, Path]) -
     ]
 
 
-def test_the_page_tells_all_of_it(plain: tuple[Outcome, Path]) -> None:
+def test_the_page_tells_all_of_it(plain: tuple[ChooseKResult, Path]) -> None:
     outcome = with_probes(plain[0])
     page = choosing.html(outcome)
     assert page.count('scope="row"') == 10 + 3  # 1, 2, 5, ..., 500 and d; the probes
@@ -503,9 +504,9 @@ def test_the_view_says_what_is_done() -> None:
     output = io.StringIO()
     with choosing.ChoiceView(Console(file=output, width=100)) as view:
         for doing in ("sampling after 0 rounds", "sampling after 0 rounds", "training to round 4"):
-            view.show(Standing(1, 9, doing))
+            view.show(Progress(doing, 1, 9))
     assert output.getvalue() == "sampling after 0 rounds ...\ntraining to round 4 ...\n"
     terminal = io.StringIO()
     with choosing.ChoiceView(Console(file=terminal, width=100, force_terminal=True)) as view:
-        view.show(Standing(3, 9, "sampling after 0 rounds"))
+        view.show(Progress("sampling after 0 rounds", 3, 9))
     assert "3/9 rounds" in terminal.getvalue() and "left" in terminal.getvalue()

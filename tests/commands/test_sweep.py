@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,7 @@ def test_live_objects_are_run_in_this_process_and_failures_do_not_stop_others(
 
 
 def test_what_cannot_be_swept_is_one_sentence(tmp_path: Path) -> None:
-    for call in (
+    calls: tuple[Callable[[], object], ...] = (
         lambda: sweep([]),
         lambda: sweep(TABLE, {"defense.k": []}),
         lambda: sweep(TABLE, {"seed": [0]}, seeds=2),
@@ -105,7 +106,8 @@ def test_what_cannot_be_swept_is_one_sentence(tmp_path: Path) -> None:
         lambda: sweep(TABLE, {"defense.kk": [1]}),
         lambda: sweep([tmp_path / "nowhere.toml"]),
         lambda: sweep([3]),
-    ):
+    )
+    for call in calls:
         with pytest.raises(ConfigError):
             call()
 

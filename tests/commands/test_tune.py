@@ -27,9 +27,9 @@ from sparsefed import reports as report
 from sparsefed import runs
 from sparsefed.attacks import ATTACKS, NEEDS, Attack, Attacker, Goal, Knowledge
 from sparsefed.commands import tune
-from sparsefed.commands.tune import Outcome, Standing, Trial
+from sparsefed.commands.tune import Trial, TuneProgress, TuneResult
 from sparsefed.commands.tune import trials as outcomes
-from sparsefed.commands.tune.space import Choice, Range, holds, own_params, search_space, with_params
+from sparsefed.commands.tune.space import Categories, Range, holds, own_params, search_space, with_params
 from sparsefed.config import Config
 from sparsefed.core import toml
 from sparsefed.core.errors import ConfigError, RunError
@@ -68,10 +68,10 @@ pytestmark = pytest.mark.usefixtures("as_many_threads_as_the_commands")
 
 
 @pytest.fixture(scope="module")
-def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Outcome, Path]:
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[TuneResult, Path]:
     """A search long enough for the sampler to have begun to learn (ten trials are drawn at random)."""
     folder = tmp_path_factory.mktemp("tuned")
-    outcome = tune.tune(small(), 13, folder)
+    outcome = tune.tune(small(), trials=13, folder=folder)
     tune.save(outcome, folder)
     return outcome, folder
 
@@ -123,7 +123,7 @@ def test_a_model_that_answers_nothing_is_no_success_but_it_is_damage() -> None:
 # --- a search --------------------------------------------------------------------------------------------------------
 
 
-def test_it_begins_with_the_config_and_ends_no_worse(tuned: tuple[Outcome, Path]) -> None:
+def test_it_begins_with_the_config_and_ends_no_worse(tuned: tuple[TuneResult, Path]) -> None:
     outcome, _ = tuned
     first, best = outcome.trials[0], outcome.strongest
     assert first.params == {"epochs": 5, "batch": 10, "step": 0.05, "boost": 5.0, "to_budget": True}
@@ -138,7 +138,7 @@ def test_it_begins_with_the_config_and_ends_no_worse(tuned: tuple[Outcome, Path]
     assert shown == sorted(shown, reverse=True)
 
 
-def test_what_is_tried_stays_in_the_space(tuned: tuple[Outcome, Path]) -> None:
+def test_what_is_tried_stays_in_the_space(tuned: tuple[TuneResult, Path]) -> None:
     outcome, _ = tuned
     assert outcome.space["batch"] == Range(1, 20, log=True, whole=True)  # no more than there are points
     for trial in outcome.trials:
@@ -148,21 +148,21 @@ def test_what_is_tried_stays_in_the_space(tuned: tuple[Outcome, Path]) -> None:
     assert len({trial.params["step"] for trial in outcome.trials}) == 13
 
 
-def test_interrupted_and_continued_it_is_the_same_search(tuned: tuple[Outcome, Path], tmp_path: Path) -> None:
+def test_interrupted_and_continued_it_is_the_same_search(tuned: tuple[TuneResult, Path], tmp_path: Path) -> None:
     """Ctrl-C in the eleventh trial, when the sampler learns already, and go on."""
 
-    def interrupt(standing: Standing) -> None:
+    def interrupt(standing: TuneProgress) -> None:
         if standing.done == 10 and standing.share > 0.4:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        tune.tune(small(), 13, tmp_path, watch=interrupt)
-    outcome = tune.tune(small(), 13, tmp_path)
+        tune.tune(small(), trials=13, folder=tmp_path, on_progress=interrupt)
+    outcome = tune.tune(small(), trials=13, folder=tmp_path)
     assert outcome.failed == 1
     assert list(map(told, outcome.trials)) == list(map(told, tuned[0].trials))
 
 
-def test_ctrl_c_while_a_trial_is_written_down_is_still_ctrl_c(tuned: tuple[Outcome, Path], tmp_path: Path) -> None:
+def test_ctrl_c_while_a_trial_is_written_down_is_still_ctrl_c(tuned: tuple[TuneResult, Path], tmp_path: Path) -> None:
     """There Optuna would make an error of its own of it."""
     seen: list[str] = []
 
@@ -179,31 +179,31 @@ def test_ctrl_c_while_a_trial_is_written_down_is_still_ctrl_c(tuned: tuple[Outco
         sqlalchemy.event.listen(sqlalchemy.Engine, event, hook)
     try:
         with pytest.raises(KeyboardInterrupt):
-            tune.tune(small(), 13, tmp_path)
+            tune.tune(small(), trials=13, folder=tmp_path)
     finally:
         for event, hook in hooks.items():
             sqlalchemy.event.remove(sqlalchemy.Engine, event, hook)
     assert states(tmp_path / "study.db") == ["COMPLETE"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    outcome = tune.tune(small(), 2, tmp_path)
+    outcome = tune.tune(small(), trials=2, folder=tmp_path)
     assert list(map(told, outcome.trials)) == list(map(told, tuned[0].trials[:2]))
 
 
-def test_another_seed_is_another_search(tuned: tuple[Outcome, Path], tmp_path: Path) -> None:
-    outcome = tune.tune(small(), 2, tmp_path, seed=6)
+def test_another_seed_is_another_search(tuned: tuple[TuneResult, Path], tmp_path: Path) -> None:
+    outcome = tune.tune(small(), trials=2, folder=tmp_path, seed=6)
     assert told(outcome.trials[0]) == told(tuned[0].trials[0])
     assert outcome.trials[1].params != tuned[0].trials[1].params
 
 
 def test_a_folder_is_one_process_at_a_time(tmp_path: Path) -> None:
-    def meddle(standing: Standing) -> None:
+    def meddle(standing: TuneProgress) -> None:
         if standing.share > 0:
-            tune.tune(small(), 1, tmp_path)
+            tune.tune(small(), trials=1, folder=tmp_path)
 
     with pytest.raises(RunError, match="another process is working on"):
-        tune.tune(small(), 1, tmp_path, watch=meddle)
+        tune.tune(small(), trials=1, folder=tmp_path, on_progress=meddle)
     assert states(tmp_path / "study.db") == ["FAIL"]
-    assert tune.tune(small(), 1, tmp_path).first.params["step"] == 0.05  # the first trial is tried again
+    assert tune.tune(small(), trials=1, folder=tmp_path).first.params["step"] == 0.05  # the first trial is tried again
 
 
 def states(database: Path) -> list[str]:
@@ -219,23 +219,23 @@ def test_a_database_that_is_damaged_or_fails_is_one_sentence(tmp_path: Path) -> 
     with pytest.raises(
         RunError, match=r"study.db cannot be opened \(.*not a database\); mend that, or delete the file"
     ):
-        tune.tune(small(), 1, tmp_path)
+        tune.tune(small(), trials=1, folder=tmp_path)
     (tmp_path / "study.db").unlink()
 
-    def destroy(standing: Standing) -> None:
+    def destroy(standing: TuneProgress) -> None:
         if standing.share > 0.4:
             with sqlite3.connect(tmp_path / "study.db") as connection:
                 connection.execute("drop table if exists trial_user_attributes")
             connection.close()
 
     with pytest.raises(RunError, match=r"failed \(.*no such table.*\); mend that, then go on with the same command"):
-        tune.tune(small(), 1, tmp_path, watch=destroy)
+        tune.tune(small(), trials=1, folder=tmp_path, on_progress=destroy)
 
 
 def test_of_machines_that_share_a_study_the_dead_are_told_from_the_living(tmp_path: Path) -> None:
     """Two trials under way elsewhere: one heard of just now, one not for an hour."""
     url = f"sqlite:///{tmp_path / 'shared.db'}"
-    tune.tune(small(), 1, tmp_path / "one", storage=url)
+    tune.tune(small(), trials=1, folder=tmp_path / "one", storage=url)
     with sqlite3.connect(tmp_path / "shared.db") as connection:
         for number, last in ((1, "now"), (2, "-1 hour")):
             made = "insert into trials (number, study_id, state, datetime_start) values (?, 1, 'RUNNING', datetime())"
@@ -243,31 +243,31 @@ def test_of_machines_that_share_a_study_the_dead_are_told_from_the_living(tmp_pa
             heard = "insert into trial_heartbeats (trial_id, heartbeat) values (?, datetime('now', ?))"
             connection.execute(heard, (trial, "0 seconds" if last == "now" else last))
     connection.close()
-    outcome = tune.tune(small(), 2, tmp_path / "two", storage=url)
+    outcome = tune.tune(small(), trials=2, folder=tmp_path / "two", storage=url)
     assert states(tmp_path / "shared.db") == ["COMPLETE", "RUNNING", "FAIL", "COMPLETE"]
     assert len(outcome.trials) == 2 and outcome.failed == 1
     assert not (tmp_path / "two" / "study.db").exists()
 
 
 def test_more_trials_are_added_and_fewer_only_shown(tmp_path: Path) -> None:
-    two = tune.tune(small(), 2, tmp_path)
-    three = tune.tune(small(name="renamed", checkpoint_every=7), 3, tmp_path)
+    two = tune.tune(small(), trials=2, folder=tmp_path)
+    three = tune.tune(small(name="renamed", checkpoint_every=7), trials=3, folder=tmp_path)
     assert three.trials[:2] == two.trials and len(three.trials) == 3
-    assert tune.tune(small(), 1, tmp_path).trials == three.trials
+    assert tune.tune(small(), trials=1, folder=tmp_path).trials == three.trials
 
 
 def test_another_beginning_is_the_same_search_another_config_is_not(tmp_path: Path) -> None:
-    before = tune.tune(small(), 2, tmp_path)
+    before = tune.tune(small(), trials=2, folder=tmp_path)
     step = small({**SMALL["attack"], "step": 0.5})
-    after = tune.tune(step, 2, tmp_path)
+    after = tune.tune(step, trials=2, folder=tmp_path)
     assert after.trials[:2] == before.trials
     assert [trial.params["step"] for trial in after.trials[2:]] == [0.5]  # so it cannot end worse than that either
     with pytest.raises(RunError, match=r"another search: train.lr was 0.5 and is 0.25; .* --out"):
-        tune.tune(small(train={**SMALL["train"], "lr": 0.25}), 3, tmp_path)
+        tune.tune(small(train={**SMALL["train"], "lr": 0.25}), trials=3, folder=tmp_path)
     with pytest.raises(RunError, match=r"another search: objective was both and is attack"):
-        tune.tune(small(), 3, tmp_path, objective="attack")
+        tune.tune(small(), trials=3, folder=tmp_path, objective="attack")
     with pytest.raises(RunError, match=r"another search: space.step.high was 1.0 and is 0.1"):
-        tune.tune(small(), 3, tmp_path, space=["attack.step=0.01:0.1"])
+        tune.tune(small(), trials=3, folder=tmp_path, space=["attack.step=0.01:0.1"])
 
 
 # --- attacks of our own ----------------------------------------------------------------------------------------------
@@ -318,8 +318,8 @@ def test_an_attack_without_a_goal_is_tuned_for_damage(tmp_path: Path) -> None:
     """What it refuses counts as a trial, what it leaves open is first left open, and hopeless trials are cut short."""
     config = small({"name": "tests.commands.test_tune:SPOILER", "size": 1.0})
     with pytest.raises(ConfigError, match="no attack accuracy; use --objective damage"):
-        tune.tune(config, 1, tmp_path, objective="both")
-    outcome = tune.tune(config, 16, tmp_path, space=["size=0.1:100", "seen=1:2"])
+        tune.tune(config, trials=1, folder=tmp_path, objective="both")
+    outcome = tune.tune(config, trials=16, folder=tmp_path, space=["size=0.1:100", "seen=1:2"])
     assert outcome.objective == "damage" and len(outcome.trials) == 16
     assert outcome.trials[0].params == {"size": 1.0}
     assert all("seen" in trial.params for trial in outcome.trials[1:])
@@ -338,7 +338,7 @@ def test_an_attack_without_a_goal_is_tuned_for_damage(tmp_path: Path) -> None:
     assert "Strongest is the lowest test accuracy" in paths[0].read_text()
 
 
-def test_of_two_objectives_what_the_front_outdid_is_pruned(tuned: tuple[Outcome, Path]) -> None:
+def test_of_two_objectives_what_the_front_outdid_is_pruned(tuned: tuple[TuneResult, Path]) -> None:
     """By running what was pruned, and the front, to the same round."""
     outcome, _ = tuned
     pruned = [trial for trial in outcome.trials if trial.state == "pruned"]
@@ -367,7 +367,7 @@ def test_the_space_follows_from_types_and_defaults() -> None:
     space = search_space(small({"name": "tests.commands.test_tune:shapes", "whole": 500}), ["attack.least=1:3"])
     assert space == {
         "whole": Range(1, 500, log=True, whole=True),  # 6 / 30 to 6 * 30, with the config's own in it
-        "way": Choice(("up", "down")),
+        "way": Categories(("up", "down")),
         "least": Range(1, 3, log=False, whole=True),
         "rate": Range(0.1, 90, log=True, whole=False),
     }  # neither a zero, which has no scale, nor what is a fact of the data set
@@ -390,8 +390,8 @@ def test_every_attack_takes_the_ends_of_its_space(name: str) -> None:
         assert isinstance(ATTACKS[name].method(goal, **params), Attack)
 
 
-def ends(searched: Range | Choice) -> tuple[Any, ...]:
-    if isinstance(searched, Choice):
+def ends(searched: Range | Categories) -> tuple[Any, ...]:
+    if isinstance(searched, Categories):
         return searched.options
     return tuple(int(end) if searched.whole else end for end in (searched.low, searched.high))
 
@@ -400,7 +400,7 @@ def test_the_space_can_be_said() -> None:
     space = search_space(small(), ["attack.step=0.01:1", "boost=5:9", "attack.to_budget=true", "epochs=1,5,9"])
     assert space["step"] == Range(0.01, 1, log=True, whole=False)
     assert space["boost"] == Range(5, 9, log=False, whole=False)
-    assert space["to_budget"] == Choice((True,)) and space["epochs"] == Choice((1, 5, 9))
+    assert space["to_budget"] == Categories((True,)) and space["epochs"] == Categories((1, 5, 9))
 
 
 @pytest.mark.parametrize(
@@ -426,26 +426,26 @@ def test_a_space_that_cannot_be_is_refused_in_a_sentence(said: str, sentence: st
 def test_a_config_that_cannot_be_tuned_is_refused_in_a_sentence(tmp_path: Path) -> None:
     peace = configs.parse({key: item for key, item in SMALL.items() if key not in ("attack", "threat")})
     with pytest.raises(ConfigError, match=r"no \[attack\] to tune; add"):
-        tune.tune(peace, 3, tmp_path)
+        tune.tune(peace, trials=3, folder=tmp_path)
     with pytest.raises(ConfigError, match="nothing has no parameter that can be searched"):
-        tune.tune(small({"name": "tests.commands.test_tune:nothing"}), 3, tmp_path)
+        tune.tune(small({"name": "tests.commands.test_tune:nothing"}), trials=3, folder=tmp_path)
     with pytest.raises(ConfigError, match="--trials is 0"):
-        tune.tune(small(), 0, tmp_path)
+        tune.tune(small(), trials=0, folder=tmp_path)
     with pytest.raises(ConfigError, match="--stealth is 2, but is a share of test accuracy"):
-        tune.tune(small(), 1, tmp_path, stealth=2)
+        tune.tune(small(), trials=1, folder=tmp_path, stealth=2)
     with pytest.raises(ConfigError, match="unknown objective 'fame'"):
-        tune.tune(small(), 1, tmp_path, objective="fame")
+        tune.tune(small(), trials=1, folder=tmp_path, objective="fame")
     with pytest.raises(ConfigError, match=r"database cannot be opened .* --storage takes a URL"):
-        tune.tune(small(), 1, tmp_path, storage="nonsense")
+        tune.tune(small(), trials=1, folder=tmp_path, storage="nonsense")
     (tmp_path / "study.json").write_text("{")
     with pytest.raises(RunError, match=r"study.json is damaged"):
-        tune.tune(small(), 1, tmp_path)
+        tune.tune(small(), trials=1, folder=tmp_path)
 
 
 def test_without_optuna_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(ConfigError, match=r"pip install 'sparsefed\[tune\]'"):
-        tune.tune(small(), 1, tmp_path)
+        tune.tune(small(), trials=1, folder=tmp_path)
 
 
 # --- what is left behind and shown -----------------------------------------------------------------------------------
@@ -458,7 +458,7 @@ def printed(thing: object) -> str:
     return console.file.getvalue()
 
 
-def test_the_table_shows_the_front(tuned: tuple[Outcome, Path]) -> None:
+def test_the_table_shows_the_front(tuned: tuple[TuneResult, Path]) -> None:
     outcome, _ = tuned
     text = printed(tune.front_table(outcome))
     rows = [line for line in text.splitlines() if line.startswith("│") and line.split("│")[1].strip()]
@@ -466,7 +466,7 @@ def test_the_table_shows_the_front(tuned: tuple[Outcome, Path]) -> None:
     assert f"{100 * (outcome.front[0].attack_accuracy or 0):.1f}%" in rows[0] and "×" in rows[0]
 
 
-def test_the_config_says_what_it_is(tuned: tuple[Outcome, Path]) -> None:
+def test_the_config_says_what_it_is(tuned: tuple[TuneResult, Path]) -> None:
     outcome, folder = tuned
     written = configs.read(folder / "strongest.toml")
     assert written == outcome.tuned
@@ -477,7 +477,7 @@ def test_the_config_says_what_it_is(tuned: tuple[Outcome, Path]) -> None:
     assert "(as given: attack accuracy" in said and max(map(len, head)) <= 102
 
 
-def test_the_page_and_its_chart_hold_every_trial(tuned: tuple[Outcome, Path]) -> None:
+def test_the_page_and_its_chart_hold_every_trial(tuned: tuple[TuneResult, Path]) -> None:
     outcome, folder = tuned
     front, points = tune.scatter(outcome).to_dict()["datasets"].values()
     assert [point["Trial"] for point in front] == [trial.number for trial in outcome.front]
@@ -489,7 +489,7 @@ def test_the_page_and_its_chart_hold_every_trial(tuned: tuple[Outcome, Path]) ->
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no browser on PATH")
-def test_the_page_is_drawn_offline_without_a_complaint(tuned: tuple[Outcome, Path], tmp_path: Path) -> None:
+def test_the_page_is_drawn_offline_without_a_complaint(tuned: tuple[TuneResult, Path], tmp_path: Path) -> None:
     outcome, folder = tuned
     with browser(tmp_path / "profile") as tab:
         tab.open(folder / "tune.html", width=390)
@@ -504,20 +504,20 @@ def test_the_view_says_how_far_it_is_and_what_is_best() -> None:
     lost = Trial(1, {}, "pruned", 4, 0.1, 0.2)
     output = io.StringIO()
     with tune.TuneView(Console(file=output, width=100), 4) as view:
-        view.show(Standing(0, 4, 0.0, None))
-        view.show(Standing(0, 4, 0.5, None))
-        view.show(Standing(1, 4, 0.0, best, best))
-        view.show(Standing(2, 4, 0.0, best, lost))
+        view.show(TuneProgress(0, 4, 0.0, None))
+        view.show(TuneProgress(0, 4, 0.5, None))
+        view.show(TuneProgress(1, 4, 0.0, best, best))
+        view.show(TuneProgress(2, 4, 0.0, best, lost))
     first, second = output.getvalue().splitlines()
     assert first.startswith("trial 1/4: attack 50.0% test 75.0%; best attack 50.0% test 75.0%; ")
     assert second.startswith("trial 2/4: pruned; best attack 50.0% test 75.0%; ") and second.endswith(" left")
     terminal = io.StringIO()
     with tune.TuneView(Console(file=terminal, width=100, force_terminal=True), 4) as view:
-        view.show(Standing(1, 4, 0.5, best))
+        view.show(TuneProgress(1, 4, 0.5, best))
     assert "1/4" in terminal.getvalue() and "best attack 50.0%" in terminal.getvalue()
 
 
-def test_the_study_says_what_it_is_of(tuned: tuple[Outcome, Path]) -> None:
+def test_the_study_says_what_it_is_of(tuned: tuple[TuneResult, Path]) -> None:
     asked = json.loads((tuned[1] / "study.json").read_text())
     assert asked["objective"] == "both" and asked["config"]["attack"] == {"name": "pgd", "auxiliary": 20}
 
@@ -549,7 +549,7 @@ def within_a_trial(command: Command, database: Path, done: int, number: int) -> 
 
 
 def test_killed_the_same_command_goes_on_and_comes_to_the_same(
-    tuned: tuple[Outcome, Path], sparsefed: Nursery, tmp_path: Path
+    tuned: tuple[TuneResult, Path], sparsefed: Nursery, tmp_path: Path
 ) -> None:
     command = ("tune", "small.toml", "--trials", "3", "--out", tmp_path)
     first = sparsefed.start(*command)
@@ -559,7 +559,7 @@ def test_killed_the_same_command_goes_on_and_comes_to_the_same(
     assert re.findall(r"^trial (\d)/3: ", out, re.M) == ["2", "3"]
     assert "Pareto front" in out and "1 interrupted, not counted" in " ".join(out.split())
     assert out.endswith(f"wrote {tmp_path}/strongest.toml\nwrote {tmp_path}/tune.html\n")
-    outcome = tune.tune(small(), 3, tmp_path)
+    outcome = tune.tune(small(), trials=3, folder=tmp_path)
     assert list(map(told, outcome.trials)) == list(map(told, tuned[0].trials[:3]))
     assert configs.read(tmp_path / "strongest.toml") == outcome.tuned
     assert "RUNNING" not in states(tmp_path / "study.db")
@@ -575,7 +575,7 @@ def test_interrupted_it_says_how_to_go_on(sparsefed: Nursery, tmp_path: Path) ->
 
 
 def test_the_strongest_can_be_run_and_comes_to_the_same_numbers(
-    tuned: tuple[Outcome, Path], sparsefed: Nursery, tmp_path: Path
+    tuned: tuple[TuneResult, Path], sparsefed: Nursery, tmp_path: Path
 ) -> None:
     outcome, folder = tuned
     sparsefed.run("run", folder / "strongest.toml", "--out", tmp_path).fine()
@@ -596,7 +596,9 @@ def test_what_is_asked_reaches_the_search(sparsefed: Nursery, tmp_path: Path) ->
     assert (asked["objective"], asked["config"]["rounds"]) == ("attack", 4)
     assert asked["space"]["step"] == {"low": 0.01, "high": 0.1, "log": True, "whole": False}
     assert states(tmp_path / "shared.db") == ["COMPLETE"] * 2
-    outcome = tune.tune(small(rounds=4), 2, tmp_path / "again", objective="attack", space=options[3:6:2], seed=8)
+    outcome = tune.tune(
+        small(rounds=4), trials=2, folder=tmp_path / "again", objective="attack", space=options[3:6:2], seed=8
+    )
     shown = re.search(r"trial 2/2: attack (\S+)%", out)
     assert shown and f"{100 * (outcome.trials[1].attack_accuracy or 0):.1f}" == shown[1]
 

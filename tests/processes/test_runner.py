@@ -32,6 +32,7 @@ from sparsefed.sweeps.progress import Clock, RunningCell, SweepProgress
 from sparsefed.sweeps.runner import failures, run_plans
 from sparsefed.sweeps.worker import ABANDONED
 from tests.support.exhibits_tiny import TINY
+from tests.support.shared import Shared
 
 KILLS = 10
 LINUX = sys.platform.startswith("linux")
@@ -46,12 +47,13 @@ def read(out: Path) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def undisturbed(shared: Shared) -> Path:
     """The tiny exhibit, run once in peace."""
-    out = tmp_path_factory.mktemp("undisturbed")
-    ledger = run_plans([planned()], out, jobs=2)
-    assert not ledger.failed
-    return out
+
+    def make(out: Path) -> None:
+        assert not run_plans([planned()], out, jobs=2).failed
+
+    return shared.folder("tiny-exhibit", make)[0]
 
 
 @pytest.fixture

@@ -26,6 +26,7 @@ from sparsefed.core.errors import RunError
 from sparsefed.core.rng import rng
 from sparsefed.core.round import RoundReport, ServerState
 from tests.support.processes import CONFIG, Command, Done, Nursery, Server, without_seconds
+from tests.support.shared import Shared
 
 ROUNDS = 150
 EVERY = 3  # rounds between checkpoints
@@ -41,30 +42,35 @@ def sparsefed(process_server: Server, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture(scope="module")
-def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("config") / "mine.toml"
-    path.write_text(CONFIG.replace("rounds = 12", f"rounds = {ROUNDS}"))
-    return path
+def config(shared: Shared) -> Path:
+    def make(folder: Path) -> None:
+        (folder / "mine.toml").write_text(CONFIG.replace("rounds = 12", f"rounds = {ROUNDS}"))
+
+    return shared.folder("config", make)[0] / "mine.toml"
 
 
 @pytest.fixture(scope="module")
-def whole(sparsefed: Nursery, config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(sparsefed: Nursery, config: Path, shared: Shared) -> Path:
     """The run, uninterrupted."""
-    folder = tmp_path_factory.mktemp("whole") / "run"
-    sparsefed.run("run", config, "--out", folder).fine()
-    return folder
+
+    def make(folder: Path) -> None:
+        sparsefed.run("run", config, "--out", folder / "run").fine()
+
+    return shared.folder("whole-run", make)[0] / "run"
 
 
 @pytest.fixture(scope="module")
-def begun(sparsefed: Nursery, config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def begun(sparsefed: Nursery, config: Path, shared: Shared) -> Path:
     """The same run, ended politely in its first rounds: something to copy and to damage."""
-    folder = tmp_path_factory.mktemp("begun") / "run"
-    process = sparsefed.start("run", config, "--out", folder)
-    until(lambda: lines(folder) >= 7, process)
-    process.signal(signal.SIGTERM)
-    assert process.wait().code == 130
-    assert 7 <= lines(folder) < ROUNDS
-    return folder
+
+    def make(folder: Path) -> None:
+        process = sparsefed.start("run", config, "--out", folder / "run")
+        until(lambda: lines(folder / "run") >= 7, process)
+        process.signal(signal.SIGTERM)
+        assert process.wait().code == 130
+        assert 7 <= lines(folder / "run") < ROUNDS
+
+    return shared.folder("begun-run", make)[0] / "run"
 
 
 @pytest.fixture

@@ -64,6 +64,7 @@ class Done:
     code: int
     out: str
     err: str
+    cpu: float = 0.0  # the seconds that it and its children computed, where that is known
 
     def refused(self) -> str:
         """The one sentence of a command that must be mended first."""
@@ -122,9 +123,9 @@ def fork(order):
 def wait(pid, seconds):
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        done, status = os.waitpid(pid, os.WNOHANG)
+        done, status, usage = os.wait4(pid, os.WNOHANG)
         if done:
-            return os.waitstatus_to_exitcode(status)
+            return os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime
         time.sleep(0.002)
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
@@ -185,9 +186,10 @@ class Command:
             os.kill(self.pid, number)
 
     def wait(self, seconds: float = 60) -> Done:
-        code = self.server.ask({"wait": self.pid, "seconds": seconds})
-        assert code is not None, f"still running after {seconds} s"
-        return Done(code, self.out.read_text(), self.err.read_text())
+        ended = self.server.ask({"wait": self.pid, "seconds": seconds})
+        assert ended is not None, f"still running after {seconds} s"
+        code, cpu = ended
+        return Done(code, self.out.read_text(), self.err.read_text(), cpu)
 
 
 @contextmanager

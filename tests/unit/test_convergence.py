@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from torch import Tensor
 from sparsefed import config as configs
 from sparsefed import data
 from sparsefed.commands.certify import convergence_document as convergence_page
-from sparsefed.commands.certify.measured_convergence import Convergence, check, measure
+from sparsefed.commands.certify.measured_convergence import Convergence, check, measure_convergence
 from sparsefed.config import Config
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.rng import rng
@@ -276,7 +275,7 @@ def settings_of(**changes: Any) -> Config:
 
 @pytest.fixture(scope="module")
 def found() -> Convergence:
-    return measure(settings_of())
+    return measure_convergence(settings_of())
 
 
 def autograd(theta: Tensor) -> tuple[float, Tensor, list[Tensor]]:
@@ -351,7 +350,7 @@ def test_a_run_stays_below_its_bounds_and_they_come_to_say_something(found: Conv
 
 def test_with_all_devices_every_round_the_bound_holds_for_sure() -> None:
     """No chance is left: the gradient is the objective's, and the run is the expectation."""
-    whole = measure(settings_of(train__cohort=90, train__lr=0.02))
+    whole = measure_convergence(settings_of(train__cohort=90, train__lr=0.02))
     assert whole.points[3].moment == pytest.approx(whole.points[3].gradient)
     seen = [point for point in whole.points if point.rounds < 400]
     assert all(least <= bound for least, bound in zip(whole.least, whole.bound, strict=True))
@@ -365,10 +364,10 @@ def test_the_rounds_are_those_of_a_run(found: Convergence) -> None:
 
 
 def test_progress_is_told() -> None:
-    seen: list[tuple[int, int]] = []
-    measure(
+    seen: list[tuple[float, float]] = []
+    measure_convergence(
         settings_of(data__devices=20, train__cohort=2).model_copy(update={"rounds": 3}),
-        lambda done, rounds: seen.append((done, rounds)),
+        on_progress=lambda progress: seen.append((progress.done, progress.total)),
     )
     assert seen == [(t, 3) for t in range(1, 4)]
 
@@ -389,7 +388,7 @@ def test_progress_is_told() -> None:
 )
 def test_what_the_theorem_does_not_speak_of_is_refused(change: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        measure(settings_of(**change))
+        measure_convergence(settings_of(**change))
 
 
 def test_the_default_momentum_is_refused() -> None:
@@ -403,10 +402,9 @@ def test_the_default_momentum_is_refused() -> None:
 # --- told ------------------------------------------------------------------------------------------------------------
 
 
-def test_the_page_tells_what_was_found(found: Convergence, tmp_path: Path) -> None:
-    (path,) = convergence_page.save(found, tmp_path / "new")
-    text = path.read_text()
-    assert path.name == "convergence.html" and "<h1>SparseFed convergence</h1>" in text
+def test_the_page_tells_what_was_found(found: Convergence) -> None:
+    text = convergence_page.html(found)
+    assert "<h1>SparseFed convergence</h1>" in text
     for row in convergence_page.rows(found):
         assert all(f"<td>{cell}</td>" in text for cell in row[1:])
     assert [row[0] for row in convergence_page.rows(found)] == ["1", "2", "5", "10", "20", "50", "100", "200", "400"]

@@ -13,7 +13,7 @@ ROOT = Path(sparsefed.__file__).parent
 LAYERS = (
     ("core", "kernels"),  # `core.round` reads blocks of rows; everything else in `kernels` stands above `core.types`
     ("defenses", "attacks", "data", "models", "engines", "theory"),
-    ("config", "runs", "trackers"),
+    ("config", "runs", "trackers", "server"),
     ("simulation",),
     ("results",),
     ("reports",),
@@ -27,7 +27,7 @@ TOP = "__init__"
 
 
 def part(module: str) -> str:
-    """'sparsefed.engines.fused' -> 'client'."""
+    """'sparsefed.engines.fused' -> 'engines'."""
     pieces = module.split(".")
     return pieces[1] if len(pieces) > 1 else TOP
 

@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 
 from sparsefed.cli.app import Overrides, app, console, errors, say, wrote
-from sparsefed.cli.training import trained_once
+from sparsefed.cli.training import run_all
 
 
 @app.command()
@@ -42,27 +42,39 @@ def certify(
     if convergence:
         _converge(source, set_ or [], out)
         return
-    question = certificate.Question(share, attackers, c, estimate_c, omega)
-    found = certificate.certify(source, question, set_ or [])
-    if train:
-        trained = trained_once(certificate.to_train(found), errors if as_json else console)
-        found = certificate.certify(source, question, set_ or [], trained)
+    shown = errors if as_json else console
+    result = certificate.certify(
+        source,
+        share=share,
+        attackers=attackers,
+        c=c,
+        estimate_c=estimate_c,
+        omega=omega,
+        overrides=set_ or [],
+        train=train,
+        folder=Path("runs"),
+        runner=lambda wanted: run_all(wanted, shown),
+    )
     if as_json:
-        print(json.dumps(certificate.as_json(found), indent=2))
+        print(json.dumps(certificate.as_json(result), indent=2))
     else:
-        for sentence in certificate.verdict(found):
+        for sentence in result.verdict:
             say(escape(sentence))
-        console.print(*certificate.tables(found), sep="\n")
+        console.print(*certificate.tables(result), sep="\n")
     if out is not None:
-        wrote(certificate.save(found, out), errors if as_json else console)
+        wrote(certificate.save(result, out), shown)
 
 
 def _converge(source: Path, overrides: list[str], out: Path | None) -> None:
-    from sparsefed.commands.certify import convergence_run as following
+    from sparsefed.commands.certify import measure_convergence
+    from sparsefed.commands.certify.convergence_document import convergence_table, html, sentences
+    from sparsefed.commands.choose_k import ChoiceView
+    from sparsefed.reports.pictures import write
 
-    found = following.follow(source, overrides, console)
-    for sentence in following.sentences(found):
+    with ChoiceView(console) as view:
+        result = measure_convergence(source, overrides=overrides, on_progress=view.show)
+    for sentence in sentences(result):
         say(escape(sentence))
-    console.print(following.convergence_table(found))
+    console.print(convergence_table(result))
     if out is not None:
-        wrote(following.save_convergence(found, out))
+        wrote(write(out, html(result).encode()))

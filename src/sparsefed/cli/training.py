@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -52,16 +53,13 @@ def train_all(plans: list[Plan], shown: Console = console) -> None:
         raise typer.Exit(INTERRUPTED) from None
 
 
-def trained_once(config: Config, shown: Console) -> Path:
-    """The folder of the run of a config, which is trained there unless it has been."""
+def run_all(wanted: Mapping[Path, Config], shown: Console = console) -> None:
+    """Run every config into its folder under one progress view, those that are finished there not again."""
     from sparsefed import config as configs
     from sparsefed import runs
 
-    folder = Path("runs") / config.name
-    todo = runs.unfinished({folder: configs.dump(config)})
-    if todo:
-        train_all([Plan(config, path, create) for path, create in todo.items()], shown)
-    return folder
+    todo = runs.unfinished({folder: configs.dump(config) for folder, config in wanted.items()})
+    train_all([Plan(wanted[folder], folder, create) for folder, create in todo.items()], shown)
 
 
 def show_results(folders: list[Path]) -> None:

@@ -1,8 +1,7 @@
-"""What is searched for: the strongest attack (`tune`), and k (`choose-k`)."""
+"""The commands that search: `tune` for the strongest attack, `choose-k` for k."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,11 +10,10 @@ import typer
 from rich.markup import escape
 
 from sparsefed.cli.app import ConfigFile, Overrides, app, console, saved_if_interrupted, say, wrote
-from sparsefed.cli.training import Plan, train_all
+from sparsefed.cli.training import run_all
 
 if TYPE_CHECKING:
-    from sparsefed.commands.choose_k import Outcome
-    from sparsefed.commands.tune import Outcome as TuneOutcome
+    from sparsefed.commands.tune import TuneResult
     from sparsefed.config import Config
 
 
@@ -80,21 +78,21 @@ def tune(
     chosen = configs.read(config, set_ or [])
     folder = out or Path("runs") / f"{chosen.name}-tune"
     options = {"objective": objective, "space": space or [], "stealth": stealth, "seed": seed, "storage": storage}
-    outcome = tuned(chosen, trials, folder, **options)
-    written = tuning.save(outcome, folder)
-    console.print(tuning.front_table(outcome))
-    for sentence in tuning.sentences(outcome):
+    result = _tuned(chosen, trials, folder, **options)
+    written = tuning.save(result, folder)
+    console.print(tuning.front_table(result))
+    for sentence in tuning.sentences(result):
         say(escape(sentence))
     for path in written:
         wrote(path)
 
 
-def tuned(config: Config, trials: int, folder: Path, **options: Any) -> TuneOutcome:
+def _tuned(config: Config, trials: int, folder: Path, **options: Any) -> TuneResult:
     from sparsefed.commands import tune as tuning
 
     kept = "Interrupted; every finished trial is kept. Go on with the same command."
     with saved_if_interrupted(kept), tuning.TuneView(console, trials) as view:
-        return tuning.tune(config, trials, folder, **options, watch=view.show)
+        return tuning.tune(config, trials=trials, folder=folder, **options, on_progress=view.show)
 
 
 @app.command("choose-k")
@@ -147,9 +145,9 @@ def choose_k(
     """
     from sparsefed.commands import choose_k as choosing
 
-    chosen = choosing.read(config, set_ or [])
+    chosen = choosing.load(config, set_ or [])
     folder = out or Path("runs") / f"{chosen.name}-choose-k"
-    asked = choosing.ask(
+    options = choosing.checked(
         chosen,
         omega=omega,
         samples=samples,
@@ -158,35 +156,20 @@ def choose_k(
         paper=paper,
         probe=probe,
         probe_rounds=probe_rounds,
-        trials=trials,
+        tune_trials=trials,
     )
     with saved_if_interrupted("Interrupted, saved. Go on with the same command."), choosing.ChoiceView(console) as view:
-        outcome = choosing.measure(chosen, asked, folder, view.show)
-    console.print(choosing.curve_table(outcome))
-    if outcome.ks:
-        outcome = _probed(outcome, folder)
-        console.print(choosing.probe_table(outcome))
-    for sentence in choosing.sentences(outcome):
+        result = choosing.measure(chosen, options, folder, view.show)
+    console.print(choosing.curve_table(result))
+    if result.ks:
+        result = choosing.probe(result, folder, _tuned_at_k, run_all)
+        console.print(choosing.probe_table(result))
+    for sentence in choosing.sentences(result):
         say(escape(sentence))
-    for path in choosing.save(outcome, folder):
+    for path in choosing.save(result, folder):
         wrote(path)
 
 
-def _probed(outcome: Outcome, folder: Path) -> Outcome:
-    """The same with probe runs, those that are finished not run again."""
-    from sparsefed import config as configs
-    from sparsefed import runs
-    from sparsefed.commands import choose_k as choosing
-
-    asked, attackers = outcome.asked, outcome.config.is_attacked
-    probed = {k: choosing.with_k(outcome.config, k, asked.probe_rounds) for k in outcome.ks}
-    named = "attacked" if asked.trials is None else f"tuned-{asked.trials}"
-    if asked.trials is not None:
-        for k, each in probed.items():
-            say(f"tuning the attack at k = {k}")
-            probed[k] = tuned(each, asked.trials, folder / "tuned" / f"k-{k}").tuned
-    wanted = {k: choosing.probes(each, folder, named, attackers) for k, each in probed.items()}
-    every = {path: each for folders in wanted.values() for path, each in folders.items()}
-    todo = runs.unfinished({path: configs.dump(each) for path, each in every.items()})
-    train_all([Plan(every[path], path, create) for path, create in todo.items()])
-    return replace(outcome, probes=choosing.results(wanted))
+def _tuned_at_k(config: Config, trials: int, folder: Path) -> Config:
+    say(f"tuning the attack at k = {config.defense.params['k']}")
+    return _tuned(config, trials, folder).tuned

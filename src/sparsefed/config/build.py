@@ -45,6 +45,7 @@ class Experiment:
     evaluate: Callable[[Tensor], Metrics]
     facts: Metrics  # what a reader of the run's numbers must know of its task
     task: Task
+    rounds: int
 
     def begin(self) -> ServerState:
         """The state before round 1."""
@@ -66,7 +67,7 @@ class Experiment:
 
     def reports(self, state: ServerState) -> Iterator[RoundReport]:
         """The rounds that follow a state."""
-        return simulate(self.protocol, state, self.config.rounds, self.evaluate, self.config.evaluate_every)
+        return simulate(self.protocol, state, self.rounds, self.evaluate, self.config.evaluate_every)
 
 
 def build_all(configs: Sequence[Config]) -> list[Experiment]:
@@ -102,7 +103,9 @@ def build(config: Config, load: Callable[[data.DataSet], Arrays] = data.load) ->
         local_lr=config.train.local_lr,
     )
     evaluate = _evaluation(task, arrays, dtype, goal)
-    return Experiment(config, protocol, task.initial(), evaluate, _facts(config, arrays, federation, goal), task)
+    return Experiment(
+        config, protocol, task.initial(), evaluate, _facts(config, arrays, federation, goal), task, config.rounds
+    )
 
 
 def _task(config: Config, arrays: Arrays) -> Task:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from sparsefed.config import templates as bases
 from sparsefed.config.live import live_names
-from sparsefed.config.lookup import check, example, takes_peak
+from sparsefed.config.lookup import check, check_without_k, example, takes_peak
 from sparsefed.config.schema import Config, Named
 from sparsefed.core.errors import ConfigError, unknown
 from sparsefed.core.schedule import epochs_in_rounds
@@ -48,8 +48,23 @@ class Described(Protocol):
 
 def read(path: Path, overrides: Sequence[str] = ()) -> Config:
     """A config file, with `key=value` overrides on top; without a name, it is called like the file."""
+    return _called_like(path, parse(_table(path), overrides, str(path)))
+
+
+def load_without_k(subject: Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
+    """Load a config file, or its table, that may leave `defense.k` open; anything else that is wrong is an error."""
+    if isinstance(subject, Path):
+        return _called_like(subject, parse(_table(subject), overrides, str(subject), check_without_k))
+    return parse(subject, overrides, rules=check_without_k)
+
+
+def _called_like(path: Path, config: Config) -> Config:
+    return config if config.name else config.model_copy(update={"name": path.stem})
+
+
+def _table(path: Path) -> dict[str, Any]:
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise ConfigError(f"there is no config file {path}; `sparsefed list` shows what a config can name") from None
     except UnicodeDecodeError:
@@ -58,18 +73,21 @@ def read(path: Path, overrides: Sequence[str] = ()) -> Config:
         raise ConfigError(f"{path} cannot be read ({error.strerror}); give a config file in TOML") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not valid TOML: {_lowered(str(error))}") from None
-    config = parse(table, overrides, str(path))
-    return config if config.name else config.model_copy(update={"name": path.stem})
 
 
-def parse(table: Mapping[str, Any], overrides: Sequence[str] = (), source: str = "") -> Config:
+def parse(
+    table: Mapping[str, Any],
+    overrides: Sequence[str] = (),
+    source: str = "",
+    rules: Callable[[Config], None] = check,
+) -> Config:
     """A validated config from a table, or one ConfigError that names every problem, and the source it came from."""
     merged: dict[str, Any] = _copied(table)
     for override in overrides:
         _set(merged, override)
     try:
         config = _timed(Config.model_validate(_on_its_base(merged)))
-        check(config)
+        rules(config)
     except ValidationError as error:
         problems = "; ".join(_sentence(problem) for problem in error.errors())
         raise ConfigError(_from(source) + problems) from None

@@ -70,6 +70,26 @@ def check(config: Config) -> None:
         raise ConfigError(f"train.cohort is {cohort}, but there are only {devices} devices; use at most that")
 
 
+def check_without_k(config: Config) -> None:
+    """Check a config as `check` does, but for a missing k of a defense that takes one; any other error is raised."""
+    try:
+        check(config)
+    except ConfigError as error:
+        given = config.defense
+        if "k" in given.params or not takes_k(given.name):
+            raise
+        smallest = Named(name=given.name, k=1, **given.params)  # fits a model of any size
+        try:
+            check(config.model_copy(update={"defense": smallest}))
+        except ConfigError:
+            raise error from None
+
+
+def takes_k(defense: str) -> bool:
+    """Return whether a defense has a parameter k."""
+    return any(parameter.name == "k" for parameter in parameters(rule(defense).builder))
+
+
 def _check_local(train: TrainTable) -> None:
     """In uncompressed mode a device sends one gradient and the server owns the rate."""
     local = ("local_epochs", "local_batch", "local_lr", "local_decay", "prox")

@@ -103,14 +103,16 @@ def require_enough(name: str, f: int, n: int, most: Callable[[int], int]) -> Non
 
 def _mean(blocks: Iterable[Block], context: Context) -> Tensor:
     total: Tensor | None = None
-    count = 0
+    count = 0.0
     for block in blocks:
+        weights = getattr(block, "weights", None)
+        weights = torch.ones(block.size, dtype=torch.float64) if weights is None else weights
         # A block without a usable row is asked too: its zero vector says how many coordinates there are.
-        part = block.weighted_sum(torch.ones(block.size, dtype=torch.float64))
+        part = block.weighted_sum(weights)
         # In place: a new vector a block would split the heap.
         total = part.clone() if total is None else total.add_(part)
-        count += block.size
+        count += float(weights.sum())
         del block, part  # free before the next block is computed
     if total is None:
         raise no_updates(context)
-    return total / max(count, 1)
+    return total / (count or 1.0)

@@ -64,6 +64,12 @@ class ScaledBlock:
         return kept
 
     @property
+    def weights(self) -> Tensor | None:
+        """How much each kept update counts in a mean, float64; None: all the same."""
+        given: Tensor | None = getattr(self.base, "weights", None)
+        return None if given is None else given[self.kept.cpu()]
+
+    @property
     def received(self) -> int:
         """How many updates came, the unusable ones with them."""
         return self.base.size

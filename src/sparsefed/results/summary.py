@@ -100,34 +100,62 @@ def last_epoch(points: Curve, rounds: int | None) -> list[float]:
 
 
 def _row(label: str, run: RunRecord) -> SummaryRow:
-    test, attack, seconds = (curve(run.rows, key) for key in ("test_accuracy", "attack_accuracy", "seconds"))
-    perplexity = curve(run.rows, "test_perplexity")
-    by_chance = _by_chance(run, test)
-    tail = last_epoch(attack, run.manifest.get("task", {}).get("epoch"))
-    return SummaryRow(
+    return summarise(
+        run.rows,
+        run.manifest.get("task", {}),
         name=label,
         status=str(run.manifest.get("status", "unknown")),
-        rounds=max((int(row["round"]) for row in run.rows), default=0),
         planned=run.manifest.get("rounds"),
-        converged=_converged(run.rows) and not by_chance,
+        attacked=attacked(run),
+    )
+
+
+def summarise(
+    rows: Sequence[Mapping[str, Any]],
+    facts: Mapping[str, Any],
+    *,
+    name: str = "",
+    status: str = "unknown",
+    planned: int | None = None,
+    attacked: bool = False,
+) -> SummaryRow:
+    """Summarise a run from its metrics alone, wherever they come from.
+
+    Args:
+        rows: The metrics of its rounds, in order.
+        facts: What is known of its task: the rounds of an `epoch`, `chance`, `influence` and so on.
+        name: What to call it.
+        status: 'finished' where it is; only then can it be no better than chance.
+        planned: The rounds it was to have.
+        attacked: Whether anybody attacks, without whom there is no outsized impact.
+    """
+    test, attack, seconds = (curve(rows, key) for key in ("test_accuracy", "attack_accuracy", "seconds"))
+    perplexity, tail = curve(rows, "test_perplexity"), last_epoch(attack, facts.get("epoch"))
+    by_chance = status == "finished" and _by_chance(facts, test)
+    return SummaryRow(
+        name=name,
+        status=status,
+        rounds=max((int(row["round"]) for row in rows), default=0),
+        planned=planned,
+        converged=_converged(rows) and not by_chance,
         test_accuracy=test[-1][1] if test else None,
         attack_accuracy=attack[-1][1] if attack else None,
         attack_mean=fmean(tail) if tail else None,
         attack_max=max(tail) if tail else None,
-        norm_ratio=_norm_ratio(run.rows),
-        dropped=sum(int(value) for _, value in curve(run.rows, "dropped")),
+        norm_ratio=_norm_ratio(rows),
+        dropped=sum(int(value) for _, value in curve(rows, "dropped")),
         seconds=math.fsum(value for _, value in seconds) if seconds else None,
         by_chance=by_chance,
-        landed=_median(run.rows, "attack_landed"),
-        share=_median(run.rows, "attack_share"),
-        impact=_impact(run, attack),
+        landed=_median(rows, "attack_landed"),
+        share=_median(rows, "attack_share"),
+        impact=_impact(facts, attack) if attacked else None,
         test_perplexity=perplexity[-1][1] if perplexity else None,
     )
 
 
-def _by_chance(run: RunRecord, test: Curve) -> bool:
-    chance = finite(run.manifest.get("task", {}).get("chance"))
-    return bool(chance and test) and run.manifest.get("status") == "finished" and test[-1][1] <= CHANCE * (chance or 0)
+def _by_chance(facts: Mapping[str, Any], test: Curve) -> bool:
+    chance = finite(facts.get("chance"))
+    return bool(chance and test) and test[-1][1] <= CHANCE * (chance or 0)
 
 
 def _median(rows: Iterable[Mapping[str, Any]], key: str) -> float | None:
@@ -135,10 +163,9 @@ def _median(rows: Iterable[Mapping[str, Any]], key: str) -> float | None:
     return median(values) if values else None
 
 
-def _impact(run: RunRecord, attack: Curve) -> float | None:
-    facts = run.manifest.get("task", {})
+def _impact(facts: Mapping[str, Any], attack: Curve) -> float | None:
     influence, points, examples = (facts.get(key) for key in ("influence", "attack_points", "examples"))
-    if not (attack and influence and points and examples and attacked(run)):
+    if not (attack and influence and points and examples):
         return None
     return outsized_impact(attack[-1][1], influence, points, examples)
 

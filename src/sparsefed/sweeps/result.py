@@ -97,7 +97,7 @@ class SweepResult:
         band = base.mark_area(opacity=0.2).encode(y="least:Q", y2="most:Q")
         line = base.mark_line(point=True, tooltip=alt.TooltipContent("data")).encode(y=alt.Y(**up))
         subtitle = "Mean over the seeds; the band is from the lowest to the highest."
-        return dressed(alt.layer(band, line), alt.Title(f"{title} by {x}", subtitle=subtitle), names)
+        return dressed(alt.LayerChart(layer=[band, line]), alt.Title(f"{title} by {x}", subtitle=subtitle), names)
 
     def _points(self, x: str, y: str, colour: str | None) -> Iterator[dict[str, Any]]:
         """A point a setting, over its seeds and over whatever else was varied."""

@@ -33,8 +33,8 @@ Draw = Callable[[], Iterable[Gradient]]  # n sample gradients, other ones at eve
 Lost = Callable[[Gradient, int], float]
 
 
-class Choice(NamedTuple):
-    """A k, and what it took to find it."""
+class ChosenK(NamedTuple):
+    """A k that was chosen, and what it took to find it."""
 
     k: int
     lost: float  # delta: a mass or a share
@@ -45,7 +45,7 @@ class Choice(NamedTuple):
 
 
 def mass_lost(gradient: Gradient, k: int) -> float:
-    """|g - top_k(g)|_1, by one selection.
+    """Return |g - top_k(g)|_1, by one selection.
 
     >>> mass_lost(np.array([3.0, -1.0, 0.5, 4.0]), 2)
     1.5
@@ -57,7 +57,7 @@ def mass_lost(gradient: Gradient, k: int) -> float:
 
 
 def share_lost(gradient: Gradient, k: int) -> float:
-    """|g - top_k(g)|_1 / |g|_1; 0 for a gradient that is 0.
+    """Return |g - top_k(g)|_1 / |g|_1; 0 for a gradient that is 0.
 
     >>> share_lost(np.array([3.0, -0.5, 0.5, 4.0]), 2)
     0.125
@@ -67,7 +67,7 @@ def share_lost(gradient: Gradient, k: int) -> float:
 
 
 def steps(d: int, r: int) -> list[int]:
-    """The paper's k's: d/r, 2 d/r, ..., d. Where d/r is not whole, the i-th is i d/r rounded up, so never beyond d.
+    """Return the paper's k's: d/r, 2 d/r, ..., d; each rounded up where d/r is not whole, so never beyond d.
 
     >>> steps(10, 4), steps(2, 3)
     ([3, 5, 8, 10], [1, 2, 2])
@@ -76,8 +76,8 @@ def steps(d: int, r: int) -> list[int]:
     return [-(-i * d // r) for i in range(1, r + 1)]
 
 
-def paper_choice(draw: Draw, omega: float, d: int, r: int) -> Choice:
-    """Algorithm "Selecting k" exactly as printed: omega is a mass, and every turn draws n gradients anew.
+def paper_choice(draw: Draw, omega: float, d: int, r: int) -> ChosenK:
+    """Run Algorithm "Selecting k" as printed: omega is a mass, and every turn draws n gradients anew.
 
     d parameters, r rounds in an epoch. The box keeps a running minimum of delta; as it goes on only while that is above
     omega, the minimum is that of the last turn whenever it stops.
@@ -88,22 +88,22 @@ def paper_choice(draw: Draw, omega: float, d: int, r: int) -> Choice:
     return _stepped(draw, omega, d, r, mass_lost)
 
 
-def paper_choice_of_share(draw: Draw, omega: float, d: int, r: int) -> Choice:
-    """The same with what is lost as a share of each gradient's mass, as Definition omega has it."""
+def paper_choice_of_share(draw: Draw, omega: float, d: int, r: int) -> ChosenK:
+    """Run Algorithm "Selecting k" with omega a share of each gradient's mass, as Definition omega has it."""
     check_share(omega)
     return _stepped(draw, omega, d, r, share_lost)
 
 
-def _stepped(draw: Draw, omega: float, d: int, r: int, lost: Lost) -> Choice:
+def _stepped(draw: Draw, omega: float, d: int, r: int, lost: Lost) -> ChosenK:
     delta, selections = np.inf, 0
     for k in steps(d, r):
-        found = [lost(_checked(gradient, d), k) for gradient in draw()]
-        _require(bool(found), "there are no sample gradients to choose k by; draw at least one")
-        selections += len(found)
-        delta = min(delta, sum(found) / len(found))
+        losses = [lost(_checked(gradient, d), k) for gradient in draw()]
+        _require(bool(losses), "there are no sample gradients to choose k by; draw at least one")
+        selections += len(losses)
+        delta = min(delta, sum(losses) / len(losses))
         if delta <= omega:
             break
-    return Choice(k, float(delta), selections)
+    return ChosenK(k, float(delta), selections)
 
 
 # --- one sort serves all k -------------------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ class Curve:
 
 
 def masses_lost(gradient: Gradient) -> FloatArray:
-    """|g - top_k(g)|_1 for k = 0, ..., d, by one sort.
+    """Return |g - top_k(g)|_1 for k = 0, ..., d, by one sort.
 
     >>> masses_lost(np.array([3.0, -1.0, 0.5, 4.0])).tolist()
     [8.5, 4.5, 1.5, 0.5, 0.0]
@@ -139,18 +139,18 @@ def masses_lost(gradient: Gradient) -> FloatArray:
 
 
 def shares_lost(gradient: Gradient) -> FloatArray:
-    """The same as shares of the whole; all 0 for a gradient that is 0."""
+    """Return |g - top_k(g)|_1 / |g|_1 for k = 0, ..., d; all 0 for a gradient that is 0."""
     lost = masses_lost(gradient)
     return lost / lost[0] if lost[0] > 0 else lost
 
 
 def mass_curve(gradients: Iterable[Gradient], grid: Sequence[int] = ()) -> Curve:
-    """The average mass lost, for every k: one gradient at a time, 8 bytes a parameter however many there are."""
+    """Return the average mass lost, for every k: one gradient at a time, 8 bytes a parameter for any number of them."""
     return _curve(gradients, grid, masses_lost)
 
 
 def share_curve(gradients: Iterable[Gradient], grid: Sequence[int] = ()) -> Curve:
-    """The average share of the mass lost, for every k."""
+    """Return the average share of the mass lost, for every k."""
     return _curve(gradients, grid, shares_lost)
 
 
@@ -166,26 +166,26 @@ def _curve(gradients: Iterable[Gradient], grid: Sequence[int], lost: Callable[[G
     return Curve(total / len(samples), tuple(grid), np.stack(samples))
 
 
-def smallest_k(curve: Curve, omega: float) -> Choice:
-    """The smallest k >= 1 that loses at most omega on average: bisection on the curve, no further selection."""
+def smallest_k(curve: Curve, omega: float) -> ChosenK:
+    """Return the smallest k >= 1 that loses at most omega on average, by bisection on the curve."""
     _require(omega >= 0, f"omega is {omega}, but what may be lost is not negative: use 0 up")
     enough = int(np.searchsorted(curve.mean[::-1], omega, side="right"))  # how many k's lose no more; d always does
     k = max(1, curve.d + 1 - enough)
-    return Choice(k, float(curve.mean[k]), curve.sorts)
+    return ChosenK(k, float(curve.mean[k]), curve.sorts)
 
 
-def stepped_k(curve: Curve, omega: float, r: int) -> Choice:
-    """What the paper's algorithm answers if every turn draws the curve's gradients; less than d/r above the smallest.
+def stepped_k(curve: Curve, omega: float, r: int) -> ChosenK:
+    """Return the paper's k if every turn draws the curve's gradients; less than d/r above the smallest.
 
     `selections` are those that it would have made.
     """
     least = smallest_k(curve, omega).k
     turn, k = next((turn, k) for turn, k in enumerate(steps(curve.d, r), start=1) if k >= least)
-    return Choice(k, float(curve.mean[k]), turn * curve.sorts)
+    return ChosenK(k, float(curve.mean[k]), turn * curve.sorts)
 
 
 def check_share(omega: float) -> None:
-    """Refuse what is no share."""
+    """Raise an error where omega is no share."""
     _require(0 <= omega <= 1, f"omega is {omega}, but is a share of the l1 mass: use 0 to 1, for instance 0.5")
 
 

@@ -67,24 +67,24 @@ class Descent:
 
 
 def printed(descent: Descent, delta: float, rounds: int) -> float:
-    """The appendix' theorem as printed: 2 gap / (gamma R) + gamma l sigma^2 / 2 + memory. Not a bound."""
+    """Return the appendix' theorem as printed: 2 gap / (gamma R) + gamma l sigma^2 / 2 + memory. Not a bound."""
     return sum(terms(descent, delta, rounds)) - _noise(descent) / 2
 
 
 def derived(descent: Descent, delta: float, rounds: int) -> float:
-    """What its proof gives: 2 gap / (gamma R) + gamma l sigma^2 + 4 gamma^2 l^2 sigma^2 (1 - delta) / delta^2."""
+    """Return what the proof gives: 2 gap / (gamma R) + gamma l sigma^2 + 4 (gamma l sigma)^2 (1 - delta) / delta^2."""
     return sum(terms(descent, delta, rounds))
 
 
 def terms(descent: Descent, delta: float, rounds: int) -> tuple[float, float, float]:
-    """The three of `derived`: the way to go, the noise, and what the memory holds back."""
+    """Return the three terms of `derived`: the way to go, the noise, and what the memory holds back."""
     _check(delta, rounds)
     memory = 4 * (descent.rate * descent.smoothness) ** 2 * descent.moment * (1 - delta) / delta**2
     return 2 * descent.gap / (descent.rate * rounds), _noise(descent), memory
 
 
 def sharp(descent: Descent, deltas: Sequence[float]) -> npt.NDArray[np.float64]:
-    """The best of what can be proved the same way, after 1, 2, ... rounds: `deltas` are the contractions of each.
+    """Return the best that can be proved the same way, after 1, 2, ... rounds with these contractions.
 
     Never above `derived` with the smallest of them.
 
@@ -97,27 +97,27 @@ def sharp(descent: Descent, deltas: Sequence[float]) -> npt.NDArray[np.float64]:
     way = descent.gap / (descent.rate * rounds) + _noise(descent) / 2
     held = descent.rate * descent.smoothness * math.sqrt(descent.moment) * memories(deltas)
     half = np.sqrt(np.cumsum(held**2) / rounds) / 2
-    found: npt.NDArray[np.float64] = (half + np.sqrt(half**2 + way)) ** 2
-    return found
+    bounds: npt.NDArray[np.float64] = (half + np.sqrt(half**2 + way)) ** 2
+    return bounds
 
 
 def memories(deltas: Sequence[float]) -> npt.NDArray[np.float64]:
-    """|e_t| before each round, in units of gamma sigma, at most: m_0 = 0, m_(t+1) = sqrt(1 - delta_t) (1 + m_t).
+    """Return bounds on |e_t| before each round, over gamma sigma: m_0 = 0, m_(t+1) = sqrt(1 - delta_t) (1 + m_t).
 
     >>> memories([0.75, 0.75, 0.75]).tolist()  # towards q / (1 - q) = 1, q = 1/2
     [0.0, 0.5, 0.75]
     """
-    found = [0.0]
+    held = [0.0]
     for delta in deltas[:-1]:
-        found.append(math.sqrt(1 - delta) * (1 + found[-1]))
-    return np.array(found)
+        held.append(math.sqrt(1 - delta) * (1 + held[-1]))
+    return np.array(held)
 
 
 def corollary(smoothness: float, moment: float, gap: float, delta: float, rounds: int) -> float:
-    """The main text's theorem as printed, (4 gap + l sigma^2) / (2 sqrt(R)) + 4 l^2 sigma^2 (1 - delta) / (delta^2 R).
+    """Return the main text's theorem as printed.
 
-    It is `printed` at the constant rate 1 / sqrt(R), and so speaks of the *squared* norm; and it is no bound for the
-    same reason.
+    (4 gap + l sigma^2) / (2 sqrt(R)) + 4 l^2 sigma^2 (1 - delta) / (delta^2 R). It is `printed` at the constant rate
+    1 / sqrt(R), and so speaks of the *squared* norm; and it is no bound for the same reason.
 
     >>> round(corollary(2.0, 3.0, 1.0, 0.5, 25), 9), round(printed(Descent(0.2, 2.0, 3.0, 1.0), 0.5, 25), 9)
     (4.84, 4.84)
@@ -128,7 +128,7 @@ def corollary(smoothness: float, moment: float, gap: float, delta: float, rounds
 
 
 def worst_delta(d: int, k: int) -> float:
-    """The least contraction of top-k: k/d, where all coordinates are alike."""
+    """Return the least contraction of top-k: k/d, where all coordinates are alike."""
     return k / d
 
 

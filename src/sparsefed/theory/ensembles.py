@@ -24,7 +24,7 @@ SHARES = {"0.1 %": 0.001, "1 %": 0.01, "5 %": 0.05}  # of the devices, that one 
 
 
 def guaranteed(n: int, m: int, k: int) -> bool:
-    """Whether C(n, k) < 2 C(n-m, k): more than half of the models saw no compromised device.
+    """Return whether C(n, k) < 2 C(n-m, k): more than half of the models saw no compromised device.
 
     >>> guaranteed(n=10, m=4, k=1), guaranteed(n=10, m=5, k=1)
     (True, False)
@@ -39,7 +39,7 @@ def guaranteed(n: int, m: int, k: int) -> bool:
 
 
 def largest(n: int, k: int) -> int:
-    """The largest number of compromised devices with a guarantee; more devices only spoil more models.
+    """Return the largest number of compromised devices with a guarantee; more devices only spoil more models.
 
     >>> largest(n=10_000, k=100)
     68
@@ -52,7 +52,7 @@ def largest(n: int, k: int) -> int:
 
 
 def rows() -> list[dict[str, Any]]:
-    """The largest m over n for ensembles of some shares of the devices, as an exhibit's rows."""
+    """Return the largest m over n for ensembles of some shares of the devices, as an exhibit's rows."""
     return [_row(n, name, max(1, round(share * n))) for name, share in SHARES.items() for n in SIZES]
 
 

@@ -53,7 +53,7 @@ class Radii(NamedTuple):
 def l2_radius(
     protocol: ThreatSchedule, smooth: Sequence[float], free: Sequence[float], norms: Sequence[float] | None = None
 ) -> Radius:
-    """The l2 distance of the two models after the last round; a number a round in each sequence.
+    """Return the l2 distance of the two models after the last round; a number a round in each sequence.
 
     `smooth`: the largest l2 change of a device's update (before clipping) for a unit of l2 change in the model.
     `free`: the norm that no honest update exceeds at any model (`clip_free`; times the rate where updates hold it).
@@ -70,7 +70,7 @@ def l2_radius(
 def radii_of_share(
     protocol: ThreatSchedule, smooth: Sequence[float], free: Sequence[float], norms: Sequence[float] | None = None
 ) -> Callable[[float], Radii]:
-    """Both radii of the protocol as a function of the attackers' share, the same in every round."""
+    """Return both radii of the protocol as a function of the attackers' share, the same in every round."""
 
     def radii(share: float) -> Radii:
         if share == 0:
@@ -105,10 +105,10 @@ def points(
     prepare: Callable[[Tensor], Tensor] | None = None,
     batch: int = 4096,
 ) -> Points:
-    """Test points [N, ...] with labels [N] seen by the layer with weight [classes, m] and bias [classes]."""
+    """Return test points [N, ...] with labels [N] as a layer with weight [classes, m] and bias [classes] sees them."""
     if len(y) == 0 or len(weight) < 2:
         raise ConfigError("certified accuracy needs at least one test point and two classes")
-    found = []
+    chunks = []
     for low in range(0, len(x), batch):
         raw = x[low : low + batch]
         inputs = (prepare(raw) if prepare else raw).flatten(1).double()
@@ -118,14 +118,14 @@ def points(
         best = (inputs @ layer.double().T).topk(2, dim=1)
         right = best.indices[:, 0] == y[low : low + batch]
         margin = best.values[:, 0] - best.values[:, 1]
-        found.append((margin, right, inputs.abs().amax(1), torch.linalg.vector_norm(inputs, dim=1)))
-    margin, right, largest, length = (torch.cat(parts) for parts in zip(*found, strict=True))
+        chunks.append((margin, right, inputs.abs().amax(1), torch.linalg.vector_norm(inputs, dim=1)))
+    margin, right, largest, length = (torch.cat(parts) for parts in zip(*chunks, strict=True))
     chance = float(np.bincount(y.numpy()).max() / len(y))
     return Points(margin.numpy(), right.numpy(), largest.numpy(), length.numpy(), chance)
 
 
 def keeps(points: Points, radii: Radii) -> BoolArray:
-    """Which points have the same prediction in every run within the radii, by the better of the two routes."""
+    """Return which points keep their prediction in every run within the radii, by the better of the two routes."""
     with np.errstate(over="ignore"):  # a radius beyond float64 is infinite, and keeps nothing
         by_l1 = points.largest * np.exp(radii.l1)
         by_l2 = math.sqrt(2) * points.length * np.exp(radii.l2)
@@ -134,13 +134,13 @@ def keeps(points: Points, radii: Radii) -> BoolArray:
 
 
 def certified_accuracy(points: Points, radii: Radii) -> float:
-    """The share of points that are right and stay right whatever the attackers send: no attack gets below it."""
+    """Return the share of points that are right and stay right whatever the attackers send."""
     return float((points.right & keeps(points, radii)).mean())
 
 
 @dataclass(frozen=True)
 class Certified:
-    """One point of the curve."""
+    """Certified accuracy at one share of attackers."""
 
     share: float
     accuracy: float  # certified
@@ -148,15 +148,14 @@ class Certified:
 
 
 def curve(points: Points, radii: Callable[[float], Radii], shares: Sequence[float]) -> tuple[Certified, ...]:
-    """Certified accuracy against the share of attackers."""
+    """Return certified accuracy against the share of attackers."""
     return tuple(Certified(share, certified_accuracy(points, radii(share)), radii(share)) for share in shares)
 
 
 def largest_share(
     points: Points, radii: Callable[[float], Radii], *, floor: float | None = None, precision: float = 1e-6
 ) -> float | None:
-    """The largest share of attackers for which certified accuracy is above `floor`, by bisection from below; None if
-    it is at no share.
+    """Return the largest share of attackers with certified accuracy above `floor`, by bisection; None: at no share.
 
     The floor is chance: what always naming the most frequent class of the test points gets. At or below it a
     certificate promises nothing that a constant does not, it is vacuous. Certified accuracy never rises with the
@@ -201,7 +200,7 @@ def _followed(
 
 
 class _Apart(NamedTuple):
-    """Logarithms: the distance of the models that have applied everything, and what the two memories add to it."""
+    """The distance of the models that have applied everything, and what the two memories add to it, as logarithms."""
 
     virtual: float
     waiting: float
@@ -212,14 +211,16 @@ class _Apart(NamedTuple):
 
 
 def _uncut(line: Line, steep: float, longest: float, norm: float, apart: _Apart) -> bool:
-    """Whether no honest update is cut in either run: never, or not from this norm at this distance."""
+    """Return whether no honest update is cut in either run: never, or not from this norm at this distance."""
     room = line.clip_norm - norm
     return longest <= line.clip_norm or (room >= 0 and log(steep) + apart.all <= log(room))
 
 
 def _difference(line: Line, steep: float, honest: float, apart: _Apart, still: bool) -> float:
-    """What the two means of updates can differ by, beyond what a non-expansive step takes back; an honest update that
-    is replaced is no longer than `honest`, and its replacement no longer than L."""
+    """Return what the two means of updates can differ by, beyond what a non-expansive step takes back.
+
+    An honest update that is replaced is no longer than `honest`, and its replacement no longer than L.
+    """
     reach = line.clip_norm + min(line.clip_norm, honest)
     return min(log(reach), log_sum(log(steep) + (apart.waiting if still else apart.all), log(line.share * reach)))
 

@@ -36,8 +36,10 @@ Gradient = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class SoftmaxLayer:
-    """Constants of one softmax layer on its devices' data: what one device's gradient changes by, at most, whatever
-    the weights. All of them are computed in float64; the rounding of a run in float32 is not in them."""
+    """Constants of one softmax layer on its devices' data: what one device's gradient changes by, at most.
+
+    They hold whatever the weights, and are computed in float64; the rounding of a run in float32 is not in them.
+    """
 
     c: float  # of a coordinate, a unit of l1 change in the weights: the largest |H_ij|
     column_l1: float  # of the gradient in l1, a unit of l1: the largest l1 norm of a column of H
@@ -54,7 +56,7 @@ def softmax_layer(
     prepare: Prepare | None = None,
     bias: bool = True,
 ) -> SoftmaxLayer:
-    """The constants for devices that own `examples[offsets[i]:offsets[i + 1]]` of x (without `examples`, x itself).
+    """Return the constants for devices that own `examples[offsets[i]:offsets[i + 1]]` of x (or, without, x itself).
 
     With means over a device's examples, maxima over devices and over inputs j:
     c = mean x_j^2 / 4, because |p_i [i = k] - p_i p_k| <= 1/4 and mean |x_j x_l| is largest at some l = j;
@@ -73,7 +75,7 @@ def softmax_layer(
 
 
 def softmax_growth(layer: SoftmaxLayer, d: int, k: int | None, clipped: bool) -> float:
-    """A line's `growth`: the smallest that holds for the l1 change on w = min(d, 2k) coordinates.
+    """Return a line's `growth`: the smallest that holds for the l1 change on w = min(d, 2k) coordinates.
 
     What holds in l2 survives clipping, a projection; what holds for each coordinate or in l1 does not.
 
@@ -87,12 +89,12 @@ def softmax_growth(layer: SoftmaxLayer, d: int, k: int | None, clipped: bool) ->
 
 
 def clip_free(layer: SoftmaxLayer) -> float:
-    """A clip norm that never cuts an honest gradient: |p - y|_2 |x|_2 <= sqrt(2) |x|_2 (without weight decay)."""
+    """Return a clip norm that cuts no honest gradient: |p - y|_2 |x|_2 <= sqrt(2) |x|_2 (without weight decay)."""
     return math.sqrt(2) * layer.longest
 
 
 def is_softmax_layer(module: nn.Module) -> bool:
-    """Whether the module is one `nn.Linear`, alone or in `nn.Sequential`s with nothing but Flatten and Identity.
+    """Return whether the module is one `nn.Linear`, alone or in `nn.Sequential`s with nothing but Flatten and Identity.
 
     A class of one's own is never taken for one: its `forward` could do anything.
 
@@ -107,7 +109,7 @@ def is_softmax_layer(module: nn.Module) -> bool:
 
 
 class _Look(NamedTuple):
-    """Some devices' means over their examples, a row each."""
+    """The means of some devices over their examples, a row each."""
 
     squares: Tensor  # [g, m], of x_j^2
     l1: Tensor  # [g, m], of |x|_1 |x_j|
@@ -136,7 +138,7 @@ def _looks(
 
 
 def _groups(sizes: IntArray) -> Iterator[IntArray]:
-    """The devices that have examples, those of like size together, as many as make a chunk."""
+    """Yield the devices that have examples, those of like size together, as many as make a chunk."""
     order = np.argsort(sizes, kind="stable")
     order = order[sizes[order] > 0]
     while len(order):
@@ -148,9 +150,9 @@ def _groups(sizes: IntArray) -> Iterator[IntArray]:
 
 def _short_devices(inputs: Callable[[IntArray], Tensor], starts: IntArray, sizes: IntArray) -> _Look:
     within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    found = inputs(np.repeat(starts, sizes) + within)
-    padded = found.new_zeros(len(sizes), int(sizes.max()), found.shape[1])
-    padded[torch.from_numpy(np.repeat(np.arange(len(sizes)), sizes)), torch.from_numpy(within)] = found
+    examples = inputs(np.repeat(starts, sizes) + within)
+    padded = examples.new_zeros(len(sizes), int(sizes.max()), examples.shape[1])
+    padded[torch.from_numpy(np.repeat(np.arange(len(sizes)), sizes)), torch.from_numpy(within)] = examples
     counts = torch.from_numpy(sizes)[:, None]
     squares, l1, l2 = (total / counts for total in _totals(padded))
     wide = padded.shape[1] > padded.shape[2]
@@ -171,7 +173,7 @@ def _long_device(inputs: Callable[[IntArray], Tensor], start: int, size: int) ->
 
 
 def _totals(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Over the examples of [g, n, m]: the sums of x_j^2, |x|_1 |x_j| and |x|_2 |x_j|, each [g, m]."""
+    """Return, over the examples of [g, n, m], the sums of x_j^2, |x|_1 |x_j| and |x|_2 |x_j|, each [g, m]."""
     size = x.abs()
     l1, l2 = size.sum(2, keepdim=True), torch.linalg.vector_norm(x, dim=2, keepdim=True)
     return x.square().sum(1), (l1.mT @ size)[:, 0], (l2.mT @ size)[:, 0]
@@ -182,8 +184,10 @@ def _longest(x: Tensor) -> float:
 
 
 def _largest_eigenvalue(gram: Tensor, known: float) -> float:
-    """Of symmetric matrices [g, n, n], the largest; those that cannot be above `known`, for |A^2|_F^(1/2) is not, are
-    not looked into."""
+    """Return the largest eigenvalue of symmetric matrices [g, n, n], if it is above `known`.
+
+    Those that cannot be, for |A^2|_F^(1/2) is not, are not looked into.
+    """
     candidates = torch.linalg.matrix_norm(gram @ gram) > known**2
     return float(torch.linalg.eigvalsh(gram[candidates]).max()) if bool(candidates.any()) else 0.0
 
@@ -193,7 +197,7 @@ def _largest_eigenvalue(gram: Tensor, known: float) -> float:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What was seen of c: c is at least this, and may be any number above. Never the base of a certificate."""
+    """An estimate of c, which is at least this and may be any number above. Never the base of a certificate."""
 
     c: float
     samples: int  # entries of the Hessian's columns that were looked at
@@ -208,7 +212,7 @@ def estimate_c(
     climbs: int = 20,
     step: float = 0.05,
 ) -> Estimate:
-    """c from below: the steepest change of a gradient's coordinate that a search finds near some models.
+    """Estimate c from below: the steepest change of a gradient's coordinate that a search finds near some models.
 
     From some coordinates j at each theta: the i with the largest |H_ij|, then the j with the largest |H_ji|, until it
     stays; then theta climbs along the gradient of that |H_ij|, `climbs` times. H_ij is the quotient
@@ -219,25 +223,25 @@ def estimate_c(
     """
     if not thetas or starts < 1 or step <= 0:
         raise ConfigError("c is estimated at one model at least, from one start at least, with a step above 0")
-    found, samples = 0.0, 0
+    steepest, samples = 0.0, 0
     for number, theta in enumerate(thetas):
         draw = rng(seed, "curvature", number)
         first = int(gradient(theta).abs().argmax())
         others = draw.choice(len(theta), min(starts - 1, len(theta)), replace=False).tolist()
         for j in [first, *others]:
             value, columns = _searched(gradient, theta, j, climbs, step)
-            found, samples = max(found, value), samples + columns * len(theta)
-    return Estimate(found, samples)
+            steepest, samples = max(steepest, value), samples + columns * len(theta)
+    return Estimate(steepest, samples)
 
 
 def around(theta: Tensor, count: int, spread: float, seed: int = 0) -> list[Tensor]:
-    """The model itself, and others whose coordinates are drawn around it with this standard deviation."""
+    """Yield the model itself, and others whose coordinates are drawn around it with this standard deviation."""
     others = [rng(seed, "models around", n).standard_normal(len(theta)) for n in range(1, count)]
     return [theta, *(theta + spread * torch.from_numpy(other).to(theta.dtype) for other in others)]
 
 
 def _searched(gradient: Gradient, theta: Tensor, j: int, climbs: int, step: float) -> tuple[float, int]:
-    """The largest |H_ij| that is found from here, and how many columns that took."""
+    """Return the largest |H_ij| that a climb from here reaches, and how many columns that took."""
     i, best, columns = _alternated(gradient, theta, j, step)
     length = 1.0
     for _ in range(climbs):
@@ -256,7 +260,7 @@ def _searched(gradient: Gradient, theta: Tensor, j: int, climbs: int, step: floa
 
 
 def _alternated(gradient: Gradient, theta: Tensor, j: int, step: float) -> tuple[tuple[int, int], float, int]:
-    """From column j of the Hessian to the column of its largest entry, as long as entries grow."""
+    """Climb from column j of the Hessian to the column of its largest entry, as long as entries grow."""
     pair, best, columns = (j, j), -1.0, 0
     while True:
         column = _column(gradient, theta, j, step)
@@ -274,7 +278,7 @@ def _column(gradient: Gradient, theta: Tensor, j: int, step: float) -> Tensor:
 
 
 def _slope(gradient: Gradient, theta: Tensor, i: int, j: int, step: float) -> Tensor:
-    """The gradient of |H_ij| in theta, but for its length: differences of columns, by symmetry of third derivatives."""
+    """Return the direction in theta in which |H_ij| grows: differences of columns, as third derivatives commute."""
 
     def corner(a: int, b: int) -> Tensor:
         return gradient(_moved(_moved(theta, (i, a * step)), (j, b * step)))

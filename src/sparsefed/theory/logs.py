@@ -10,7 +10,7 @@ NOTHING = -math.inf  # log 0
 
 
 def log(value: float) -> float:
-    """The logarithm of a number from 0.
+    """Return the logarithm of a number from 0.
 
     >>> log(0.0), log(1.0)
     (-inf, 0.0)
@@ -19,5 +19,5 @@ def log(value: float) -> float:
 
 
 def log_sum(*logs: float) -> float:
-    """log of the sum of what these are logarithms of."""
+    """Return the logarithm of the sum of what these are logarithms of."""
     return float(np.logaddexp.reduce(logs))

@@ -1,7 +1,7 @@
 """What `dp_noise` guarantees: a real (epsilon, delta), or no guarantee and why. Trains nothing, draws nothing.
 
 **The claim.** User-level differential privacy (Dwork et al. 2006) of the sequence of models: one *device* has all its
-data replaced by any other data (the number N of devices is public), and nobody who sees every model can tell, but for
+data replaced by any other data (the number N of devices is public), and no one who sees every model can tell, but for
 epsilon and delta. In round t the server releases the mean of n updates clipped to L_t, with noise sigma. One device
 replaced moves a mean over n by at most 2 L_t / n, in units of the noise
 
@@ -79,7 +79,7 @@ def no_guarantee(reason: str) -> Guarantee:
 
 
 def usual_delta(population: int) -> float:
-    """N^-1.1 (McMahan et al. 2018), so that not even one device in N is given away whole; 1e-5 for small N."""
+    """Return N^-1.1 (McMahan et al. 2018), so that not even one device in N is given away whole; 1e-5 for small N."""
     return min(LARGEST_DELTA, math.pow(population, -1.1))
 
 
@@ -93,7 +93,7 @@ def guarantee(
     dropped: int = 0,
     delta: float | None = None,
 ) -> Guarantee:
-    """What noise sigma on the mean of clipped updates guarantees, with the clip norm of each round.
+    """Return what noise sigma on the mean of clipped updates guarantees, with the clip norm of each round.
 
     >>> guarantee(1.0, [5.0] * 2400, cohort=100, population=10_000, sampling="epoch").sentence[:33]
     'epsilon = 1.95 at delta = 1e-05: '
@@ -122,7 +122,7 @@ def of_run(
     dropped: int = 0,
     delta: float | None = None,
 ) -> Guarantee:
-    """What a run guarantees: its rule with all parameters (the frame's and the usual ones too), and lr(t) by round.
+    """Return what a run guarantees, from its rule with all parameters (the defaults too) and lr(t) by round.
 
     >>> of_run("krum", {"f": 2}, cohort=100, population=10_000, sampling="epoch", lrs=[0.1]).sentence
     "no guarantee: only the rule dp_noise is accounted for, and this is 'krum'"
@@ -170,7 +170,7 @@ def _without_cohorts(sampling: str, sizes: Sequence[int], dropped: int) -> str |
 
 
 def _unaccounted(frame: CommonOptions, on_update: bool, topk: bool) -> str | None:
-    """Why a mean with noise in this frame is not the release that `guarantee` accounts for."""
+    """Return why a mean with noise in this frame is not the release that `guarantee` accounts for."""
     if frame.pre:
         return "pre-aggregation lets one device change the rows of others before the mean"
     if frame.clip == "quantile":
@@ -188,7 +188,7 @@ def _unaccounted(frame: CommonOptions, on_update: bool, topk: bool) -> str | Non
 
 
 def _sizes(sampling: str, rounds: int, cohort: int, population: int) -> list[int]:
-    """How many devices take part in each round; the last cohort of an epoch may be smaller."""
+    """Return how many devices take part in each round; the last cohort of an epoch may be smaller."""
     if sampling != "epoch":
         return [cohort] * rounds
     turns = rounds_per_epoch(population, cohort)
@@ -205,7 +205,7 @@ def _uniform(mus: Sequence[float], cohort: int, population: int, delta: float) -
 
 
 def _gaussian(mus: Sequence[float], delta: float) -> float:
-    """Of Gaussian releases that all see the device: exact."""
+    """Return the epsilon of Gaussian releases that all see the device, which is exact."""
     mu = math.hypot(*mus)
     if mu == 0:
         return 0.0
@@ -214,14 +214,14 @@ def _gaussian(mus: Sequence[float], delta: float) -> float:
 
 
 def _in_few_rounds(mus: Sequence[float], share: float, delta: float) -> float:
-    """Of the m worst rounds, where more than m see the device with a probability of at most delta / 2."""
+    """Return the epsilon of the m worst rounds; more see the device with a probability of at most delta / 2."""
     binomial = _library("scipy.stats").binom(len(mus), share)
     m = int(binomial.isf(delta / 2))
     return _gaussian(heapq.nlargest(m, mus), delta - float(binomial.sf(m)))
 
 
 def _amplified(mus: Sequence[float], cohort: int, population: int, delta: float) -> float:
-    """Of rounds that each draw their cohort without replacement, in Renyi differential privacy."""
+    """Return the epsilon of rounds that each draw their cohort without replacement, by Renyi differential privacy."""
     dp = _library("dp_accounting")
     accountant = _library("dp_accounting.rdp").RdpAccountant(neighboring_relation=dp.NeighboringRelation.REPLACE_ONE)
     for mu, count in Counter(_rounded_up(mus)).items():
@@ -231,7 +231,7 @@ def _amplified(mus: Sequence[float], cohort: int, population: int, delta: float)
 
 
 def _rounded_up(mus: Sequence[float]) -> list[float]:
-    """Each to the next of `_STEPS` values below the largest, or to the least of them."""
+    """Round each to the next of `_STEPS` values below the largest, or to the least of them."""
     most = max(mus, default=0.0)
     steps = [max(_LEAST_MU, most * 2 ** (-i / _PER_OCTAVE)) for i in range(_STEPS + 1)]
     return [min(step for step in steps if step >= mu) for mu in mus]

@@ -32,7 +32,7 @@ class Radius:
 
     @property
     def propagation(self) -> float:
-        """log of the factor by which early differences grow until the end."""
+        """The log of the factor by which early differences grow until the end."""
         return self.log - self.additive if self.log > NOTHING else 0.0
 
     @property
@@ -54,7 +54,7 @@ class _Held(NamedTuple):
 
 
 def recursion(protocol: ThreatSchedule, width: int | None = None) -> Radius:
-    """The sound bound, round by round; `width` is the w of the additive term, up to d (the l1 norm of all of it)."""
+    """Return the sound bound, round by round; `width` is the w of the additive term, up to d (l1 norm of it all)."""
     check(protocol)
     w, d = protocol.w, protocol.d
     require(width is None or w <= width <= d, f"width is {width}, but coordinates that differ are {w} to all d = {d}")
@@ -62,7 +62,7 @@ def recursion(protocol: ThreatSchedule, width: int | None = None) -> Radius:
 
 
 def capped(protocol: ThreatSchedule) -> Radius:
-    """The recursion, where neither a round nor a run adds more than the enforced norm lets two runs differ by."""
+    """Return the recursion, where no round and no run adds more than the enforced norm lets two runs differ by."""
     check(protocol)
     steps = (2 * _applied_l1(protocol, held) for held in _holdings(protocol))
     limits = [(log(step), log(moved)) for step, moved in zip(steps, _moved(protocol), strict=True)]
@@ -70,13 +70,13 @@ def capped(protocol: ThreatSchedule) -> Radius:
 
 
 def movement(protocol: ThreatSchedule) -> float:
-    """log of what clipping alone promises: no two runs of such updates end further apart, whoever sends them."""
+    """Return the log of what clipping alone promises: no two runs of such updates end further apart."""
     check(protocol)
     return log(_moved(protocol)[-1])
 
 
 def closed_form(protocol: ThreatSchedule) -> Radius:
-    """Lambda exp(h Lambda) beta, h / (1 - rho) if dense: never below the recursion, because 1 + x <= e^x."""
+    """Return Lambda exp(h Lambda) beta, h / (1 - rho) if dense: never below the recursion, because 1 + x <= e^x."""
     check(protocol)
     total, h, beta = _summary(protocol)
     additive = log(total) + log(beta)
@@ -85,7 +85,7 @@ def closed_form(protocol: ThreatSchedule) -> Radius:
 
 
 def paper_closed_form(protocol: ThreatSchedule) -> Radius:
-    """Theorems 1 and 2 as printed, Lambda (1 + h)^Lambda beta. Not a bound where a rate is below 1: `paper_is_bound`.
+    """Return Theorems 1 and 2 as printed, Lambda (1 + h)^Lambda beta; a bound only where `paper_is_bound`.
 
     *Departures*: beta has the additive term in the right norm, so that what differs from `closed_form` is the power.
     """
@@ -96,9 +96,10 @@ def paper_closed_form(protocol: ThreatSchedule) -> Radius:
 
 
 def paper_is_bound(protocol: ThreatSchedule) -> bool:
-    """Whether the proof's last step holds: Bernoulli's (1 + x)^l >= 1 + l x needs l >= 1 from the second round on.
+    """Return whether the proof's last step holds.
 
-    It also leaves momentum that is not masked out of account.
+    Bernoulli's (1 + x)^l >= 1 + l x needs l >= 1 from the second round on. It also leaves momentum that is
+    not masked out of account.
     """
     check(protocol)
     rates = [line.rate for line in _attacked(protocol) if line.rate > 0]
@@ -106,7 +107,7 @@ def paper_is_bound(protocol: ThreatSchedule) -> bool:
 
 
 def dense(protocol: ThreatSchedule, growths: Sequence[float]) -> ThreatSchedule:
-    """The same devices and rates without top-k; `growths` are over all d coordinates, a number a round."""
+    """Return the same devices and rates without top-k; `growths` are over all d coordinates, a number a round."""
     lines = tuple(replace(line, growth=h, omega=0.0) for line, h in zip(protocol.lines, growths, strict=True))
     return ThreatSchedule(protocol.d, None, lines, protocol.rho)
 
@@ -115,7 +116,7 @@ def dense(protocol: ThreatSchedule, growths: Sequence[float]) -> ThreatSchedule:
 
 
 def _followed(protocol: ThreatSchedule, root: float, limits: Sequence[tuple[float, float]]) -> Radius:
-    """`root` is that of the additive term; `limits` are logs: the most that A_t can differ by, and D_t."""
+    """Follow the recursion; `root`: of the additive term; `limits`: logs of the most that A_t and D_t can differ by."""
     distance = additive = pushed = pushed_alone = NOTHING  # D, D without growth; the update's part, the same without
     inertia = log(_inertia(protocol))
     skipped = len(protocol.lines) - len(_attacked(protocol))
@@ -131,34 +132,37 @@ def _followed(protocol: ThreatSchedule, root: float, limits: Sequence[tuple[floa
 
 
 def _attacked(protocol: ThreatSchedule) -> tuple[Line, ...]:
-    """The rounds from the first one with an attacker on: until then the two runs are the same run."""
+    """Return the rounds from the first one with an attacker on: until then the two runs are the same run."""
     first = next((i for i, line in enumerate(protocol.lines) if line.share > 0), len(protocol.lines))
     return protocol.lines[first:]
 
 
 def _inertia(protocol: ThreatSchedule) -> float:
-    """rho where a round's update goes on to move the model in later rounds; masking ends that (see `_gamma`)."""
+    """Return rho where a round's update goes on to move the model in later rounds; masking ends that (see `_gamma`)."""
     return protocol.rho if protocol.k is None else 0.0
 
 
 def _holdings(protocol: ThreatSchedule) -> list[_Held]:
-    """R and W cannot exceed these, in either run: |u|_2 <= L, |u|_1 <= sqrt(d) L, and top-k leaves omega of what it
-    sees in l1, and never more than sqrt(1 - k/d) of it in l2."""
-    found = []
+    """Return bounds on R and W in either run.
+
+    |u|_2 <= L, |u|_1 <= sqrt(d) L, and top-k leaves omega of what it sees in l1, and never more than sqrt(1 - k/d) of
+    it in l2.
+    """
+    holdings = []
     left_l1 = left_l2 = memory_l1 = memory_l2 = 0.0  # R and W after the round
     for line in protocol.lines:
         held = _around(protocol, line, (left_l1, left_l2), (memory_l1, memory_l2))
-        found.append(held)
+        holdings.append(held)
         unmasked = held.momentum_l1
         if protocol.k is not None:  # where R is not masked, nothing was applied: there it is W_t - W_(t-1)
             unmasked = min(unmasked, memory_l1 + held.after_l1)
         left_l1 = max(unmasked, left_l1) if line.share == 1 else unmasked  # see `_around`
         left_l2, memory_l1, memory_l2 = held.momentum_l2, held.after_l1, held.after_l2
-    return found
+    return holdings
 
 
 def _around(protocol: ThreatSchedule, line: Line, left: tuple[float, float], memory: tuple[float, float]) -> _Held:
-    """One round, from bounds on R and W (in l1 and l2) as the last one left them."""
+    """Return one round, from bounds on R and W (in l1 and l2) as the last one left them."""
     kept_l1, kept_l2 = (protocol.rho * norm for norm in left)
     l1, l2 = kept_l1 + math.sqrt(protocol.d) * line.clip_norm, kept_l2 + line.clip_norm
     lost_l2 = 0.0 if protocol.k is None else math.sqrt(1 - protocol.k / protocol.d)
@@ -169,32 +173,32 @@ def _around(protocol: ThreatSchedule, line: Line, left: tuple[float, float], mem
 
 
 def _sent(protocol: ThreatSchedule, line: Line, held: _Held, root: float) -> float:
-    """What attackers change in the update, in l1; where all are attackers, they also decide whether momentum moves."""
+    """Return what attackers change in the update, in l1; if all are attackers, they decide whether momentum moves."""
     alone = protocol.k is None and line.share == 1
     return 2 * root * (held.momentum_l2 if alone else line.share * line.clip_norm)
 
 
 def _gamma(protocol: ThreatSchedule, held: _Held) -> float:
-    """|A(u_t) - u_t|_1 = |rho R_(t-1) + W_(t-1) - W_t|_1, of the old momentum what is on w coordinates."""
+    """Return |A(u_t) - u_t|_1 = |rho R_(t-1) + W_(t-1) - W_t|_1, of the old momentum what is on w coordinates."""
     if protocol.k is None:
         return 0.0
     return min(held.kept_l1, math.sqrt(protocol.w) * held.kept_l2) + held.before_l1 + held.after_l1
 
 
 def _applied_l1(protocol: ThreatSchedule, held: _Held) -> float:
-    """|A_t|_1: in l1 what top-k sees; in l2 no more than sqrt(k) of it."""
+    """Return |A_t|_1: in l1 what top-k sees; in l2 no more than sqrt(k) of it."""
     if protocol.k is None:
         return math.sqrt(protocol.d) * held.momentum_l2
     return min(held.before_l1 + held.momentum_l1, math.sqrt(protocol.k) * (held.before_l2 + held.momentum_l2))
 
 
 def _moved(protocol: ThreatSchedule) -> list[float]:
-    """After each round, twice the furthest that a model can be from its start.
+    """Return, after each round, twice the furthest that a model can be from its start.
 
     The sum of lambda_t |A_t|_1. Or the sum of |R_s|_1, each times the largest rate since: top-k with memory only
     delays, so what is applied to a coordinate is the sum of what it received since the last time.
     """
-    found = []
+    moved = []
     summed = 0.0
     waiting: list[tuple[float, float, float]] = []  # falling rates, what was received at each, the sum before it
     for line, held in zip(protocol.lines, _holdings(protocol), strict=True):
@@ -204,12 +208,12 @@ def _moved(protocol: ThreatSchedule) -> list[float]:
             received += waiting.pop()[1]
         before = waiting[-1][2] + waiting[-1][0] * waiting[-1][1] if waiting else 0.0
         waiting.append((line.rate, received, before))
-        found.append(2 * min(summed, before + line.rate * received))
-    return found
+        moved.append(2 * min(summed, before + line.rate * received))
+    return moved
 
 
 def _summary(protocol: ThreatSchedule) -> tuple[float, float, float]:
-    """Of the rounds from the first attacker on: Lambda, the largest h, and beta, the largest additive term."""
+    """Return, of the rounds from the first attacker on, Lambda, the largest h, and beta, the largest additive term."""
     lines = _attacked(protocol)
     helds = _holdings(protocol)[len(protocol.lines) - len(lines) :]
     inertia, root = _inertia(protocol), math.sqrt(protocol.w)

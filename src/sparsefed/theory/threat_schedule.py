@@ -26,7 +26,7 @@ class Line:
 
 @dataclass(frozen=True)
 class ThreatSchedule:
-    """All rounds, and what stays the same in them."""
+    """What a certificate is about: all rounds, and what stays the same in them."""
 
     d: int
     k: int | None  # None: dense, every coordinate is applied
@@ -56,13 +56,13 @@ def check(protocol: ThreatSchedule) -> None:
 
 
 def worst_omega(d: int, k: int | None) -> float:
-    """The largest share of l1 mass that top-k can leave: 1 - k/d, where all coordinates are alike."""
+    """Return the largest share of l1 mass that top-k can leave: 1 - k/d, where all coordinates are alike."""
     _check_size(d, k)
     return 0.0 if k is None else 1 - k / d
 
 
 def growth(d: int, k: int | None, c: float, clipped: bool) -> float:
-    """From the coordinatewise Lipschitz constant c of each device's gradient, the growth of their clipped mean.
+    """Return the growth of the clipped mean, from the coordinatewise Lipschitz constant c of each device's gradient.
 
     Where clipping never cuts an honest update: w coordinates change by at most c each, so w c. Where it may, c is no
     longer the constant of a coordinate: cutting is a projection, so it lengthens no difference in l2, but it scales
@@ -87,7 +87,7 @@ def uniform(
     rho: float = 0.0,
     clipped: bool = False,
 ) -> ThreatSchedule:
-    """A protocol whose rounds differ in their rates alone; without `omega` the worst case."""
+    """Return a schedule whose rounds differ in their rates alone; without `omega` the worst case."""
     lost = worst_omega(d, k) if omega is None else omega
     each = growth(d, k, c, clipped)
     return ThreatSchedule(d, k, tuple(Line(rate, clip_norm, share, each, lost) for rate in rates), rho)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sparsefed.commands.audit.findings import AuditResult, equipped
-from sparsefed.commands.certify import certify_config, in_short
+from sparsefed.commands.certify import certify
 from sparsefed.core.errors import SparseFedError
 from sparsefed.results.matrix import NO_ATTACK
 
@@ -24,6 +24,8 @@ def _promised(outcome: AuditResult, name: str) -> str:
     config = equipped(outcome.grid, outcome.measured, outcome.member(name))
     calm = outcome.measured.records.get((name, NO_ATTACK))
     try:
-        return " ".join(in_short(certify_config(config, calm[0].folder if calm else None)))
+        certificate = certify(config, trained=calm[0].folder if calm else None)
     except SparseFedError as error:
         return f"None: {str(error).rstrip('.')}."
+    accuracy = certificate.certified_accuracy_sentence
+    return " ".join([certificate.headline, certificate.worth[0], *([accuracy] if accuracy else [])])

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from sparsefed.commands.certify.l2_bound import Route
 from sparsefed.commands.certify.smoothness import Smoothness
-from sparsefed.commands.certify.subject import Source
+from sparsefed.commands.certify.subject import CertificateSource
 from sparsefed.theory import linear
 from sparsefed.theory.linear import Certified, Points, Radii
 from sparsefed.theory.radius import capped
@@ -27,12 +27,12 @@ STEPS = 24  # of the curve, up to half as much again as the largest share
 
 @dataclass(frozen=True)
 class Accuracy:
-    """What is certified of a model's predictions."""
+    """The certified accuracy of a model."""
 
     points: int
     plain: float  # accuracy of the model as it is
     chance: float  # of always naming the most frequent class
-    asked: Certified  # for the attackers that the certificate is about; `share` is their largest in a round
+    certified: Certified  # for the attackers that the certificate is about; `share` is their largest in a round
     curve: tuple[Certified, ...]  # for the same share in every round; of a run under attack there is none
     largest: float | None  # share with more than chance certified; None: at no share
     attacked: bool  # whether the model comes from a run under attack
@@ -40,40 +40,40 @@ class Accuracy:
     @property
     def vacuous(self) -> bool:
         """Whether a constant is as good as what is certified."""
-        return self.asked.accuracy <= self.chance
+        return self.certified.accuracy <= self.chance
 
 
-def accuracy(source: Source, smooth: Smoothness, route: Route, protocol: ThreatSchedule) -> Accuracy | None:
-    """Certified accuracy; None where the model is not one softmax layer or has not been trained."""
-    if smooth.layer is None or source.final is None or source.exceeds(protocol):
+def accuracy(source: CertificateSource, smooth: Smoothness, route: Route, schedule: ThreatSchedule) -> Accuracy | None:
+    """Return the certified accuracy; None where the model is not one softmax layer or has not been trained."""
+    if smooth.layer is None or source.final is None or source.exceeds(schedule):
         return None
     points = _points(source, source.final)
     radii = _radii(route)
-    of_share = _of_share(radii, protocol)
+    of_share = _of_share(radii, schedule)
     largest = None if source.attacked else linear.largest_share(points, of_share)
     shares = [] if source.attacked else _shares(largest)
-    both = radii(protocol)
-    asked = Certified(max(line.share for line in protocol.lines), linear.certified_accuracy(points, both), both)
+    both = radii(schedule)
+    certified = Certified(max(line.share for line in schedule.lines), linear.certified_accuracy(points, both), both)
     return Accuracy(
         points=len(points.margin),
         plain=float(points.right.mean()),
         chance=points.chance,
-        asked=asked,
+        certified=certified,
         curve=linear.curve(points, of_share, shares),
         largest=largest,
         attacked=source.attacked,
     )
 
 
-def _points(source: Source, theta: Tensor) -> Points:
+def _points(source: CertificateSource, theta: Tensor) -> Points:
     task, arrays = source.experiment.task, source.arrays
-    found = {slot.name.rpartition(".")[2]: theta[slot.start : slot.stop].view(slot.shape) for slot in task.slots}
+    layer = {slot.name.rpartition(".")[2]: theta[slot.start : slot.stop].view(slot.shape) for slot in task.slots}
     x, y = torch.from_numpy(arrays.x_test), torch.from_numpy(arrays.y_test)
-    return linear.points(found["weight"], found.get("bias"), x, y, prepare=task.prepare)
+    return linear.points(layer["weight"], layer.get("bias"), x, y, prepare=task.prepare)
 
 
 def _radii(route: Route) -> Callable[[ThreatSchedule], Radii]:
-    """Both routes, as a function of the protocol."""
+    """Return the radii by both routes, as a function of the schedule."""
 
     def radii(given: ThreatSchedule) -> Radii:
         by_l2 = route(given)
@@ -82,11 +82,11 @@ def _radii(route: Route) -> Callable[[ThreatSchedule], Radii]:
     return radii
 
 
-def _of_share(radii: Callable[[ThreatSchedule], Radii], protocol: ThreatSchedule) -> Callable[[float], Radii]:
+def _of_share(radii: Callable[[ThreatSchedule], Radii], schedule: ThreatSchedule) -> Callable[[float], Radii]:
     def of_share(share: float) -> Radii:
         if share == 0:
             return Radii(-math.inf, -math.inf)
-        return radii(replace(protocol, lines=tuple(replace(line, share=share) for line in protocol.lines)))
+        return radii(replace(schedule, lines=tuple(replace(line, share=share) for line in schedule.lines)))
 
     return of_share
 

@@ -1,73 +1,40 @@
-"""What a certificate says: every bound of `certify.radius`, for the source and its dense twin, and what they rest on.
-
-*Best* is the number to quote: the capped recursion, which is never above the recursion nor above what clipping alone
-promises (*movement*), or, for one softmax layer, the l2 route where that is smaller.
-"""
+"""The certificate of a config or a run: every radius for it and its dense twin, what they rest on, and the verdict."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
 
-from sparsefed.commands.certify.accuracy import Accuracy
-from sparsefed.commands.certify.assumptions import Assumption, Status, status
-from sparsefed.commands.certify.l2_bound import Route, in_l1, no_route
-from sparsefed.commands.certify.subject import Source
-from sparsefed.commands.certify.threat_schedules import Protocols
+from sparsefed import config as configs
+from sparsefed import runs
+from sparsefed.commands.certify.accuracy import Accuracy, accuracy
+from sparsefed.commands.certify.assumptions import TITLES, Assumption, Status, status
+from sparsefed.commands.certify.bounds import ALIKE, Bounds, bounds, times, written
+from sparsefed.commands.certify.l2_bound import Route, l2_route, longest
+from sparsefed.commands.certify.options import CertificateOptions
+from sparsefed.commands.certify.smoothness import Smoothness, is_linear, smoothness
+from sparsefed.commands.certify.subject import CertificateSource, read, unattacked, with_model
+from sparsefed.commands.certify.supported import CoveredServer, server_of
+from sparsefed.commands.certify.threat_schedules import WORST, ThreatSchedules, omegas, shares, threat_schedules
+from sparsefed.commands.common import OnProgress, RunAll, Subject, run_all, working_folder
+from sparsefed.config import Config
+from sparsefed.core.errors import ConfigError
 from sparsefed.core.metrics import distances
-from sparsefed.theory import radius
-from sparsefed.theory.radius import Radius
-from sparsefed.theory.threat_schedule import ThreatSchedule
+from sparsefed.results.numbers import percent
 
-ALIKE = 1e-9  # of logarithms: two bounds that are one
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """Everything that can be said of one protocol."""
-
-    recursion: Radius
-    recursion_sqrt_d: Radius  # the additive term with sqrt(d), as the paper reads the norms
-    capped: Radius
-    movement: Radius
-    closed_form: Radius
-    paper: Radius
-    paper_is_bound: bool
-    softmax: Radius | None = None  # by the l2 route, as a distance in l1
-
-    @property
-    def best(self) -> Radius:
-        """The smallest that is a bound: the capped recursion, or the l2 route."""
-        return self.capped if self.softmax is None or self.capped.log <= self.softmax.log else self.softmax
-
-    @property
-    def only_clipping(self) -> bool:
-        """Whether the theorem adds nothing to what clipping promises by itself."""
-        return self.best.log >= self.movement.log - ALIKE
-
-
-def bounds(protocol: ThreatSchedule, route: Route = no_route) -> Bounds:
-    """All of them, as logarithms."""
-    moved = radius.movement(protocol)
-    return Bounds(
-        recursion=radius.recursion(protocol),
-        recursion_sqrt_d=radius.recursion(protocol, width=protocol.d),
-        capped=radius.capped(protocol),
-        movement=Radius(moved, moved),
-        closed_form=radius.closed_form(protocol),
-        paper=radius.paper_closed_form(protocol),
-        paper_is_bound=radius.paper_is_bound(protocol),
-        softmax=in_l1(route(protocol), protocol.d),
-    )
+HARDLY = 1.1  # a factor that is not worth its digits
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """The whole answer."""
+    """How far attackers can drive a model at most, with all that it rests on."""
 
-    source: Source
-    protocols: Protocols
+    source: CertificateSource
+    protocols: ThreatSchedules
     assumptions: tuple[Assumption, ...]
     route: Route
     sparse: Bounds | None
@@ -78,7 +45,13 @@ class Certificate:
 
     @property
     def own(self) -> Bounds:
+        """The bounds of the source's own schedule."""
         return self.sparse or self.dense
+
+    @property
+    def sides(self) -> dict[str, Bounds]:
+        """The bounds of the source's own schedule, and of the dense one where it is another."""
+        return {**({} if self.sparse is None else {"sparse": self.sparse}), "dense": self.dense}
 
     @property
     def status(self) -> Status:
@@ -86,71 +59,290 @@ class Certificate:
         return self.status_of("softmax" if self.own.best is self.own.softmax else "capped")
 
     def status_of(self, field: str) -> Status:
-        """What one of the bounds may be called: clipping alone does not need c, and the l2 route not omega."""
+        """Return what one of the bounds may be called: clipping alone does not need c, and the l2 route not omega."""
         spared = {"movement": "c", "softmax": "omega"}.get(field)
         return status(each for each in self.assumptions if each.about != spared)
 
+    def is_bound(self, field: str) -> str:
+        """Return whether one of the bounds is one: yes, if (under the assumptions), estimate or NO."""
+        if field == "paper" and not self.own.paper_is_bound:
+            return "NO"
+        return {"certificate": "yes", "conditional": "if", "estimate": "estimate"}[self.status_of(field)]
 
-def certificate(
-    source: Source,
-    found: Protocols,
-    route: Route,
-    assumptions: Sequence[Assumption],
-    c: float,
-    accuracy: Accuracy | None = None,
+    def records(self) -> list[dict[str, Any]]:
+        """Return a flat record for each radius, in natural logarithms, as `pandas.DataFrame` takes them."""
+        fields = ("softmax", "capped", "recursion", "recursion_sqrt_d", "movement", "closed_form", "paper")
+        every = ((side, field, getattr(each, field)) for side, each in self.sides.items() for field in fields)
+        return [
+            {"protocol": side, "bound": field, "is_bound": self.is_bound(field), "log": radius.log}
+            | {"additive": radius.additive, "propagation": radius.propagation, "log10": radius.log10}
+            for side, field, radius in every
+            if radius is not None
+        ]
+
+    # --- the verdict, sentence by sentence ---------------------------------------------------------------------------
+
+    @property
+    def title(self) -> str:
+        """What it may be called, and of what it is."""
+        return f"{TITLES[self.status]}: {self.source.name}"
+
+    @property
+    def verdict(self) -> list[str]:
+        """The whole verdict, the most important first."""
+        certified = self.certified_accuracy_sentence
+        return [
+            f"{self.title}.",
+            self.headline,
+            *self.worth,
+            *self._gain(),
+            *([] if certified is None else [certified, *self._about_accuracy()]),
+            *self._warnings(),
+        ]
+
+    @property
+    def headline(self) -> str:
+        """The number to quote, in a sentence."""
+        sure, distance = {
+            "certificate": ("However they attack,", "is at most"),
+            "conditional": ("If what was given or measured holds under every attack, then", "is at most"),
+            "estimate": ("No promise, for c is only estimated:", "would be at most"),
+        }[self.status]
+        done = "" if self.source.finished else " (of an unfinished run: the rounds done)"
+        return (
+            f"{sure} after {len(self.source.rounds):,} rounds{done} the model {distance} {written(self.own.best.log)} "
+            "in l1 from the one that the same devices would have trained without attackers."
+        )
+
+    @property
+    def worth(self) -> list[str]:
+        """What the number is worth beside the trivial bound, and beside what training did."""
+        return [*self._beside_clipping(), *([] if self.travelled is None else [self._beside_training(self.travelled)])]
+
+    def _beside_clipping(self) -> Iterator[str]:
+        own = self.own
+        if own.only_clipping:
+            yield (
+                "The theorem says nothing here that clipping does not say by itself: no two runs of updates of this "
+                "length end further apart."
+            )
+            if self.status == "estimate" and self.status_of("movement") == "certificate":
+                yield "That part does not need c, so this one number is a bound."
+        else:
+            factor = own.movement.log - own.best.log
+            by = "hardly" if factor < math.log(HARDLY) else f"{times(factor)} times"
+            yield f"That is {by} smaller than what clipping promises by itself."
+
+    def _beside_training(self, travelled: float) -> str:
+        own = self.own.best.log
+        apart = own - math.log(travelled) if travelled > 0 else math.inf
+        moved = f"Training itself moved this run's model by {travelled:,.4g} in l1"
+        if apart >= 0:
+            return f"{moved}: a radius no smaller than that leaves room for an attack that undoes all of it (vacuous)."
+        return f"{moved}: the radius is smaller, so no attack can undo it all."
+
+    def _gain(self) -> Iterator[str]:
+        if self.sparse is None:
+            return
+        apart = self.dense.best.log - self.sparse.best.log
+        if abs(apart) <= ALIKE:
+            yield "Without top-k the radius would be the same."
+        else:
+            how = f"{times(abs(apart))} times {'larger' if apart > 0 else 'smaller'}"
+            yield f"Without top-k (dense) it would be {how}: {written(self.dense.best.log)}."
+
+    @property
+    def certified_accuracy_sentence(self) -> str | None:
+        """What is certified of test points; None where the model is not one softmax layer or is not trained."""
+        accuracy = self.accuracy
+        if accuracy is None:
+            if not self.source.exceeds(self.protocols.own):
+                return None
+            return "Certified accuracy is left out: this run had more attackers in some round than were asked about."
+        of = f"{share_down(accuracy.certified.accuracy)} of {accuracy.points:,} test points"
+        if accuracy.attacked:
+            return (
+                f"Certified accuracy: on {of} this model is right, and so is the one that the same devices would have "
+                "trained without attackers, whatever these sent (the bound holds in both directions)."
+            )
+        plain = f"{percent(accuracy.plain)} without attackers, {percent(accuracy.chance)} by chance"
+        return f"Certified accuracy: {of} are right and stay right, however they attack ({plain})."
+
+    def _about_accuracy(self) -> Iterator[str]:
+        accuracy = self.accuracy
+        if accuracy is None:
+            return
+        if accuracy.vacuous:
+            yield "That is no more than always naming the most frequent class would get: vacuous."
+        if accuracy.attacked:
+            yield (
+                "For a curve against the share of attackers certify the run without them (`sparsefed run --twins`), or "
+                "the config with --train."
+            )
+        elif accuracy.largest:
+            yield f"More than chance is certified up to a share of {_share(accuracy.largest)} of each round's updates."
+        else:
+            yield "More than chance is certified at no share of attackers."
+
+    def _warnings(self) -> Iterator[str]:
+        if not self.own.paper_is_bound:
+            yield (
+                "Warning: the paper's closed form is NOT a bound here, because its last step needs every learning rate "
+                "to be at least 1 and no momentum; it is shown for comparison only."
+            )
+
+
+def share_down(share: float) -> str:
+    """Write a share that is certified, rounded down.
+
+    >>> share_down(0.8999), share_down(0.9)
+    ('89.9%', '90.0%')
+    """
+    return f"{math.floor(1000 * share + 1e-9) / 10:.1f}%"
+
+
+def _share(share: float) -> str:
+    """Write a share of attackers rounded down, for what is certified at it is so below it.
+
+    >>> _share(0.012345), _share(1.0)
+    ('1.23%', '100%')
+    """
+    decimals = 2 - math.floor(math.log10(100 * share)) if share > 0 else 0
+    return f"{math.floor(100 * share * 10.0**decimals + 1e-9) / 10.0**decimals:.3g}%"
+
+
+# --- from a subject to its certificate -------------------------------------------------------------------------------
+
+
+def certify(
+    subject: Subject,
+    *,
+    share: float | None = None,
+    attackers: int | None = None,
+    c: float | None = None,
+    estimate_c: bool = False,
+    omega: str | float = WORST,
+    overrides: Sequence[str] = (),
+    trained: Path | str | None = None,
+    train: bool = False,
+    folder: Path | str | None = None,
+    on_progress: OnProgress | None = None,
+    runner: RunAll | None = None,
 ) -> Certificate:
-    """From the protocols, every number that follows."""
+    """Certify how far attackers can drive the model of a config or a run, at most.
+
+    Args:
+        subject: A config, its table, the path of its file, or a run folder.
+        share: The attackers' share of each round's updates; by default as many attackers as the subject has.
+        attackers: The attackers in each round, instead of `share`.
+        c: How fast a coordinate of a device's gradient can change; by default exact for one softmax layer, and
+            estimated for any other model, which then has no certificate.
+        estimate_c: Whether to estimate c also where it is known.
+        omega: What top-k leaves of l1 mass: 'worst', 'measured' (of a run), or a share.
+        overrides: `key=value` on top of a config file.
+        trained: The folder of a config's run without attackers, for certified accuracy.
+        train: Whether to train a config without attackers for that.
+        folder: Where that run is kept, under its name; by default nowhere.
+        on_progress: Called after every round of that run.
+        runner: How that run is carried out, instead.
+
+    Returns:
+        The radii, what they rest on, and the verdict in sentences.
+
+    Raises:
+        ConfigError: The theory does not cover the subject, or an option is impossible.
+        RunError: A run is not finished, or damaged.
+    """
+    options = CertificateOptions(share, attackers, c, estimate_c, omega)
+    source = read(subject, overrides)
+    if trained is not None:
+        source = with_model(source, trained)
+    certificate = _certificate(source, options)
+    if not train:
+        return certificate
+    config = _to_train(source)
+    with working_folder(folder) as kept:
+        place = kept / (config.name or "trained")
+        if runs.unfinished({place: configs.dump(config)}):
+            (runner or partial(run_all, on_progress=on_progress))({place: config})
+        return _certificate(with_model(source, place), options)
+
+
+def _certificate(source: CertificateSource, options: CertificateOptions) -> Certificate:
+    server = server_of(source.config)
+    attacking, threat = shares(source, options.share, options.attackers)
+    lost, losing = omegas(source, server, options.omega)
+    smooth, smoothing = smoothness(source, options.c, options.estimate_c)
+    schedules = threat_schedules(source, server, attacking, smooth, lost)
+    route = l2_route(source, server, smooth)
+    rests_on = [threat, *smoothing, *([losing] if losing else []), *_lengths(source, smooth), *_always(source, server)]
     return Certificate(
         source,
-        found,
-        tuple(assumptions),
+        schedules,
+        tuple(rests_on),
         route,
-        None if found.sparse is None else bounds(found.sparse, route),
-        bounds(found.dense, route),
-        c,
+        None if schedules.sparse is None else bounds(schedules.sparse, route),
+        bounds(schedules.dense, route),
+        smooth.c,
         None if source.final is None else distances(source.experiment.theta, source.final).l1,
-        accuracy,
+        accuracy(source, smooth, route, schedules.own),
     )
 
 
-def written(log: float) -> str:
-    """A radius for a person, from its natural logarithm: a plain number below a million, else a power of ten; rounded
-    up, for a bound that is rounded down is none.
-
-    >>> written(math.log(12345.6)), written(math.log(0.5)), written(1000.0), written(-math.inf)
-    ('12,400', '0.5', '10^434.3', '0')
-    """
-    if log == -math.inf:
-        return "0"
-    if log >= math.log(1e6):
-        return f"10^{_up(log / math.log(10), 1):,.1f}"
-    decimals = 2 - math.floor(log / math.log(10))
-    value = _up(math.exp(log), decimals)
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+def _to_train(source: CertificateSource) -> Config:
+    """Return the config whose run gives a certificate the model that certified accuracy is about."""
+    if source.run is not None:
+        raise ConfigError(f"{source.label} is a run and has been trained; --train is for configs")
+    if not is_linear(source):
+        raise ConfigError(
+            f"--train is for certified accuracy, which one softmax layer has and model {source.config.model.name} has "
+            'not; leave it out, or use [model] name = "softmax"'
+        )
+    return unattacked(source)
 
 
-def times(log: float) -> str:
-    """A factor for a person, from its natural logarithm.
-
-    >>> times(math.log(1.4444)), times(1000.0)
-    ('1.44', '10^434')
-    """
-    return f"{math.exp(log):,.3g}" if log < math.log(1000) else f"10^{log / math.log(10):,.0f}"
-
-
-def power(log: float) -> str:
-    """The same as a logarithm to the base 10.
-
-    >>> power(math.log(1000)), power(-math.inf)
-    ('3.00', '-inf')
-    """
-    if not math.isfinite(log):
-        return "-inf"
-    log10 = log / math.log(10)
-    return f"{_up(log10, 0):,.0f}" if log10 >= 10_000 else f"{_up(log10, 2):,.2f}"
+def _lengths(source: CertificateSource, smooth: Smoothness) -> Iterator[Assumption]:
+    if smooth.layer is not None and longest(source) is not None:
+        text = (
+            "How long honest updates were before clipping was measured; the l2 route uses that clipping cut none of "
+            "them where they were short enough for every attack within reach."
+        )
+        yield Assumption("honest lengths", text, "measured")
 
 
-def _up(value: float, decimals: int) -> float:
-    """Rounded up, but for what floating point added."""
-    scaled = value * 10.0**decimals
-    return math.ceil(scaled - 1e-9 * max(1.0, abs(scaled))) / 10.0**decimals
+def _always(source: CertificateSource, server: CoveredServer) -> Iterator[Assumption]:
+    """Yield what every certificate rests on."""
+    rounds = source.rounds
+    rates, norms = [each.lr for each in rounds], [each.budget for each in rounds]
+    where = "as the run recorded them" if source.run else "from the config's schedule"
+    done = (
+        "" if source.finished else f" The run is unfinished: only these of its {source.config.rounds:,} rounds count."
+    )
+    yield Assumption(
+        "rounds",
+        f"{len(rounds):,}, {where}; the learning rates add up to {sum(rates):.4g} and are from {min(rates):.3g} to "
+        f"{max(rates):.3g}.{done}",
+        "by construction",
+    )
+    yield Assumption(
+        "clip norm",
+        f"The server cuts every update to {_between(norms)} in l2, whoever sent it, and drops what is not finite.",
+        "by construction",
+    )
+    if server.rho:
+        text = f"Server momentum {server.rho:g}: the recursion extended to it, as derived in docs/certificate.md."
+        yield Assumption("momentum", text, "by construction")
+    yield Assumption(
+        "same draws",
+        "Both runs have the same first model, cohorts, examples and random draws: these depend on the seed, the round "
+        "and the device alone.",
+        "by construction",
+    )
+    yield Assumption("honest updates", "Every honest update is finite, so that none of them is dropped.", "assumed")
+    dtype = source.config.train.dtype
+    yield Assumption("arithmetic", f"Real numbers: the rounding of {dtype} is not counted.", "assumed")
+
+
+def _between(values: Sequence[float]) -> str:
+    low, high = min(values), max(values)
+    return f"{high:.4g}" if low == high else f"{low:.3g} to {high:.3g}"

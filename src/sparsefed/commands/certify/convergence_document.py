@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.table import Table
+
 from sparsefed import config as configs
-from sparsefed import runs
 from sparsefed.commands.certify.measured_convergence import Convergence
 from sparsefed.core import toml
 from sparsefed.reports.lines import INK, Stroke, dressed, log_ticks
@@ -19,7 +19,6 @@ from sparsefed.theory.convergence import terms, worst_delta
 if TYPE_CHECKING:
     import altair as alt
 
-PAGE = "convergence.html"
 GRADIENT = "‖∇f‖²"
 HEAD = ("Rounds", f"Least {GRADIENT} so far", "Bound, measured", "Bound, nothing measured", "As printed")
 STROKES = {  # the columns of the table as lines
@@ -165,9 +164,11 @@ def _points(found: Convergence) -> str:
     return table("The models that were looked at", ("After round", "f", GRADIENT, "E‖g‖²"), cells, class_="numbers")
 
 
-def save(found: Convergence, folder: Path) -> list[Path]:
-    """Write the page and say where."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / PAGE
-    runs.write_atomically(path, html(found).encode())
-    return [path]
+def convergence_table(found: Convergence) -> Table:
+    """Return measured and promised, by the number of rounds."""
+    shown = Table(title="Convergence", title_justify="left")
+    for heading in HEAD:
+        shown.add_column(heading, justify="right")
+    for cells in rows(found):
+        shown.add_row(*cells)
+    return shown

@@ -18,8 +18,6 @@ from sparsefed.commands.certify.text import (
     accuracy_rows,
     heads,
     rows,
-    title,
-    verdict,
 )
 from sparsefed.core import toml
 from sparsefed.reports.markup import Html, code, element, folded, joined, note, table
@@ -48,17 +46,17 @@ def html(found: Certificate) -> str:
         section("Config", folded("Config", code(config))),
         section("How to run it again", *_again(found)),
     ]
-    return page(f"SparseFed: {title(found)}", _lead(found), parts)
+    return page(f"SparseFed: {found.title}", _lead(found), parts)
 
 
 def _lead(found: Certificate) -> str:
     source = found.source
-    what = f"the run {source.path}" if source.run else f"the config {source.path}"
+    what = f"the run {source.label}" if source.run else f"the config {source.label}"
     return f"{what[0].upper()}{what[1:]}: {len(source.rounds):,} rounds, {source.d:,} parameters."
 
 
 def _summary(found: Certificate) -> Iterator[Html]:
-    _, first, *others = verdict(found)
+    _, first, *others = found.verdict
     if found.status == "estimate":
         told = "Estimate, not a certificate: c was only estimated from below, so what needs it is not a bound."
         yield element("p", told, class_="warning", role="note")
@@ -67,7 +65,7 @@ def _summary(found: Certificate) -> Iterator[Html]:
     yield element("p", first, class_="verdict")
     for sentence in others:
         yield element("p", sentence, class_="warning" if sentence.startswith("Warning") else "")
-    yield table(title(found), heads(found), map(_marked, rows(found)), class_="numbers")
+    yield table(found.title, heads(found), map(_marked, rows(found)), class_="numbers")
     yield note(LEGEND)
     if found.accuracy is not None:
         yield table("Certified accuracy", accuracy_heads(), accuracy_rows(found.accuracy), class_="numbers")

@@ -1,4 +1,4 @@
-"""The l2 route of one softmax layer (`certify.linear`), for a source: often far below the l1 recursion.
+"""The l2 route of one softmax layer (`theory.linear`), for a source: often far below the l1 recursion.
 
 A distance in l2 bounds the one in l1 by sqrt(d) of it, so that both routes end in the same table.
 """
@@ -9,8 +9,8 @@ import math
 from collections.abc import Callable
 
 from sparsefed.commands.certify.smoothness import Smoothness, local_scale
-from sparsefed.commands.certify.subject import Source
-from sparsefed.commands.certify.supported import Server
+from sparsefed.commands.certify.subject import CertificateSource
+from sparsefed.commands.certify.supported import CoveredServer
 from sparsefed.theory.linear import l2_radius
 from sparsefed.theory.radius import Radius
 from sparsefed.theory.threat_schedule import ThreatSchedule
@@ -18,13 +18,13 @@ from sparsefed.theory.threat_schedule import ThreatSchedule
 Route = Callable[[ThreatSchedule], Radius | None]  # the l2 radius; None where there is none
 
 
-def no_route(protocol: ThreatSchedule) -> None:  # noqa: ARG001 - a route of a model that has none
-    """Of every model but one softmax layer."""
+def no_route(schedule: ThreatSchedule) -> None:  # noqa: ARG001 - a route of a model that has none
+    """Return no radius: every model but one softmax layer."""
     return
 
 
-def l2_route(source: Source, server: Server, smooth: Smoothness) -> Route:
-    """The route of the source's model; top-k with momentum has none."""
+def l2_route(source: CertificateSource, server: CoveredServer, smooth: Smoothness) -> Route:
+    """Return the route of the source's model; top-k with momentum has none."""
     if smooth.layer is None:
         return no_route
     # What the server multiplies an update with after clipping it, and a device its gradient before.
@@ -44,16 +44,18 @@ def l2_route(source: Source, server: Server, smooth: Smoothness) -> Route:
     return route
 
 
-def longest(source: Source) -> list[float] | None:
-    """The longest update of each round before clipping, where they were written down, all of them, in a run without
-    attackers: what was measured under one attack says nothing of another."""
+def longest(source: CertificateSource) -> list[float] | None:
+    """Return the longest update of each round before clipping, if a run without attackers recorded them all.
+
+    What was measured under one attack says nothing of another.
+    """
     if source.attacked:
         return None
     known = [each.longest for each in source.rounds if each.longest is not None]
     return known if len(known) == len(source.rounds) else None
 
 
-def in_l1(found: Radius | None, d: int) -> Radius | None:
-    """The same as a distance in l1."""
+def in_l1(l2: Radius | None, d: int) -> Radius | None:
+    """Return a distance in l2 as one in l1."""
     root = math.log(d) / 2
-    return None if found is None else Radius(found.log + root, found.additive + root)
+    return None if l2 is None else Radius(l2.log + root, l2.additive + root)

@@ -1,6 +1,6 @@
 """The convergence theorem beside a run: one softmax layer is trained with SparseFed, and its whole gradient measured.
 
-Everything the theorem needs (`certify.convergence`) is known here or measured, and each says which:
+Everything the theorem needs (`theory.convergence`) is known here or measured, and each says which:
 
     f         mean over the devices of the mean loss of each, sum_j v_j loss(theta; x_j): what uniform cohorts estimate
               without a bias
@@ -19,10 +19,11 @@ moment are on the way no worse than was seen. The theorem speaks of an expectati
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,8 @@ import torch
 from torch import Tensor
 
 from sparsefed import config as configs
-from sparsefed import data
+from sparsefed import data, runs
+from sparsefed.commands.common import OnProgress, Progress, Subject
 from sparsefed.config import Config, Experiment
 from sparsefed.core.engine import Cohort, LocalStep
 from sparsefed.core.errors import ConfigError
@@ -41,12 +43,11 @@ from sparsefed.reports.lines import log_ticks
 from sparsefed.theory.convergence import Descent, printed, sharp, worst_delta
 
 CHUNK = 4096  # examples at a time
-Watch = Callable[[int, int], None]  # rounds done, rounds in all
 
 
 @dataclass(frozen=True)
-class Point:
-    """The model after so many rounds."""
+class MeasuredModel:
+    """The objective at the model after so many rounds."""
 
     rounds: int
     loss: float  # f
@@ -56,7 +57,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Convergence:
-    """What was measured, and what the theorem says of it.
+    """The convergence of a run as measured, and what the theorem says of it.
 
     Curves are by the number of rounds R = 1, 2, ..., of the least |grad f|^2 before round R: what bounded it once goes
     on to bound it, so none of them rises.
@@ -68,7 +69,7 @@ class Convergence:
     proven: Descent  # with the moment of every model
     measured: Descent  # with the largest moment that was seen
     deltas: tuple[float, ...]  # a round each
-    points: tuple[Point, ...]  # the first before round 1
+    points: tuple[MeasuredModel, ...]  # the first before round 1
 
     @cached_property
     def bound(self) -> list[float]:
@@ -93,18 +94,39 @@ class Convergence:
         return _never_rising(at.get(done, math.inf) for done in range(len(self.deltas)))
 
     def says_something_from(self, bound: list[float]) -> int | None:
-        """The first number of rounds at which a bound is below |grad f|^2 at the start: until then it is vacuous."""
+        """Return the first number of rounds at which a bound is below |grad f|^2 at the start, if any."""
         start = self.points[0].gradient
         return next((rounds for rounds, value in enumerate(bound, 1) if value < start), None)
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return a flat record for each number of rounds, as `pandas.DataFrame` takes them."""
+        lines = {"least": self.least, "bound": self.bound, "worst": self.worst, "as_printed": self.as_printed}
+        return [
+            {"rounds": done, **{name: line[done - 1] for name, line in lines.items()}}
+            for done in range(1, len(self.deltas) + 1)
+        ]
 
 
 def _never_rising(values: Iterable[float]) -> list[float]:
     return [*accumulate(map(float, values), min)]
 
 
-def measure(config: Config, watch: Watch = lambda done, rounds: None) -> Convergence:  # noqa: ARG005
-    """Train as the config says; look at f and all its gradients before round 1, every `evaluate_every` rounds, and
-    more often in the beginning."""
+def measure_convergence(
+    subject: Subject, *, overrides: Sequence[str] = (), on_progress: OnProgress | None = None
+) -> Convergence:
+    """Train a config and compare its gradients with the convergence theorem.
+
+    The objective is looked at before round 1, every `evaluate_every` rounds, and more often in the beginning.
+
+    Args:
+        subject: A config, its table, the path of its file, or a run folder, whose config is trained once more.
+        overrides: `key=value` on top of a file or a run's config.
+        on_progress: Called after every round.
+
+    Raises:
+        ConfigError: The theorem does not speak of this config, or it cannot be measured exactly.
+    """
+    config = _config(subject, overrides)
     check(config)
     arrays = data.load(configs.dataset(config))
     experiment = configs.build(config, lambda _: arrays)
@@ -118,13 +140,25 @@ def measure(config: Config, watch: Watch = lambda done, rounds: None) -> Converg
         deltas.append(_contraction(report.metrics))
         if state.round % config.evaluate_every == 0 or state.round in often:
             points.append(look.at(state.theta, state.round))
-        watch(state.round, config.rounds)
+        if on_progress is not None:
+            on_progress(Progress("training", state.round, config.rounds))
     moment = max(point.moment for point in points)
     measured, proven = (
         Descent(config.train.lr, look.smoothness, sigma_2, points[0].loss) for sigma_2 in (moment, look.moment)
     )
     d, k = len(experiment.theta), int(config.defense.params["k"])
     return Convergence(config, d, k, proven, measured, tuple(deltas), tuple(points))
+
+
+def _config(subject: Subject, overrides: Sequence[str]) -> Config:
+    if isinstance(subject, str | Path):
+        path = Path(subject)
+        return (
+            configs.parse(runs.load_config(path), overrides, str(path))
+            if path.is_dir()
+            else configs.read(path, overrides)
+        )
+    return configs.as_config(subject)
 
 
 def check(config: Config) -> None:
@@ -150,7 +184,7 @@ def check(config: Config) -> None:
 
 
 def _contraction(metrics: Metrics) -> float:
-    """A round's delta, if all updates went into the mean as they were."""
+    """Return a round's delta, if all updates went into the mean as they were."""
     if metrics["clipped"] or metrics["dropped"]:
         raise ConfigError(
             f"round {metrics['round']} clipped or dropped updates, of which the convergence theorem does not speak; "
@@ -173,19 +207,19 @@ class _Looker:
     smoothness: float
     moment: float  # E |g|^2 at most, whatever the model
 
-    def at(self, theta: Tensor, rounds: int) -> Point:
-        """f, |grad f|^2 and E |g|^2 at a model."""
+    def at(self, theta: Tensor, rounds: int) -> MeasuredModel:
+        """Return f, |grad f|^2 and E |g|^2 at a model."""
         loss, gradient = objective(theta, _inputs(self.batch, self.prepare), self.batch.y, self.weights)
         square = float((gradient**2).sum())
-        return Point(rounds, loss, square, _moment(self.experiment, self._mean_square(theta), square))
+        return MeasuredModel(rounds, loss, square, _moment(self.experiment, self._mean_square(theta), square))
 
     def _mean_square(self, theta: Tensor) -> float:
-        """mean_i |g_i|^2 over all devices, by the engine that trains."""
-        protocol = self.experiment.protocol
-        federation = protocol.federation
+        """Return mean_i |g_i|^2 over all devices, by the engine that trains."""
+        setup = self.experiment.protocol
+        federation = setup.federation
         ids = np.arange(federation.device_count)
         cohort = Cohort(ids, federation.sizes(ids), federation.gather)
-        blocks = protocol.engine(theta, cohort, LocalStep(1.0, 0.0))
+        blocks = setup.engine(theta, cohort, LocalStep(1.0, 0.0))
         return sum(float((block.norms() ** 2).sum()) for block in blocks) / len(ids)
 
 
@@ -204,21 +238,21 @@ def _looker(experiment: Experiment, prepare: Callable[[Tensor], Tensor]) -> _Loo
 
 
 def _moment(experiment: Experiment, device_squares: float, square: float) -> float:
-    """E |g|^2 of the mean of n of N devices drawn without replacement, from mean_i |g_i|^2 and |grad f|^2."""
+    """Return E |g|^2 of the mean of n of N devices without replacement, from mean_i |g_i|^2 and |grad f|^2."""
     population, n = experiment.protocol.federation.device_count, experiment.config.train.cohort
     phi = (population - n) / (n * (population - 1)) if population > 1 else 0.0
     return phi * device_squares + (1 - phi) * square
 
 
 def _inputs(batch: Batch, prepare: Callable[[Tensor], Tensor]) -> Iterator[tuple[int, Tensor]]:
-    """The prepared examples with a 1 for the bias, float64 [m, p + 1], a chunk at a time, with where it begins."""
+    """Yield prepared examples with a 1 for the bias, float64 [m, p + 1], a chunk at a time, with where it begins."""
     for low in range(0, len(batch.x), CHUNK):
         x = prepare(batch.x[low : low + CHUNK]).flatten(1).double()
         yield low, torch.cat([x, x.new_ones(len(x), 1)], 1)
 
 
 def _spectrum(chunks: Iterator[tuple[int, Tensor]], weights: Tensor) -> tuple[float, Tensor]:
-    """lambda_max(sum_j v_j x_j x_j^T), and every |x_j|_2 [M]."""
+    """Return lambda_max(sum_j v_j x_j x_j^T), and every |x_j|_2 [M]."""
     total: Tensor | None = None
     lengths = []
     for low, x in chunks:
@@ -230,7 +264,7 @@ def _spectrum(chunks: Iterator[tuple[int, Tensor]], weights: Tensor) -> tuple[fl
 
 
 def objective(theta: Tensor, chunks: Iterator[tuple[int, Tensor]], y: Tensor, weights: Tensor) -> tuple[float, Tensor]:
-    """sum_j v_j loss_j of a softmax layer and its gradient [classes, p + 1]; theta has the weights, then the biases."""
+    """Return sum_j v_j loss_j of a softmax layer and its gradient [classes, p + 1]; theta: weights, then biases."""
     loss, gradient = 0.0, torch.zeros(0)
     for low, x in chunks:
         classes, label, v = len(theta) // x.shape[1], y[low : low + len(x), None], weights[low : low + len(x), None]

@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sparsefed.commands.certify.accuracy import Accuracy
-from sparsefed.commands.certify.certificate import Certificate, written
+from sparsefed.commands.certify.bounds import written
+from sparsefed.commands.certify.certificate import Certificate
 from sparsefed.commands.certify.l2_bound import Route, in_l1
 from sparsefed.reports.lines import PALETTE, dressed
 from sparsefed.results.numbers import percent, significant

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from sparsefed.commands.certify.assumptions import Assumption
-from sparsefed.commands.certify.subject import Source
+from sparsefed.commands.certify.subject import CertificateSource
 from sparsefed.core.federation import Federation
 from sparsefed.core.rng import rng
 from sparsefed.core.task import differentiator
@@ -35,35 +35,35 @@ DEVICES, STARTS, CLIMBS = 2, 2, 2  # of the search for c: half a minute for a Re
 
 @dataclass(frozen=True)
 class Smoothness:
-    """Of every device's gradient, weight decay in it."""
+    """The smoothness of every device's gradient, weight decay included."""
 
     c: float
     layer: SoftmaxLayer | None = None  # of one softmax layer, where more is known than c
     uncut: float = float("inf")  # a clip norm that never cuts an honest gradient; inf: there is none
 
     def growth(self, d: int, k: int | None, scale: float, budget: float) -> float:
-        """Of the mean of `scale` times the gradients, each then clipped to `budget`."""
+        """Return the growth of the mean of `scale` times the gradients, each then clipped to `budget`."""
         cut = scale * self.uncut > budget
         if self.layer is None:
             return scale * growth(d, k, self.c, clipped=cut)
         return scale * softmax_growth(self.layer, d, k, clipped=cut)
 
 
-def smoothness(source: Source, c: float | None, estimate: bool) -> tuple[Smoothness, list[Assumption]]:
-    """The constants, and how they are known; `estimate` asks for the search also where something better is known."""
+def smoothness(source: CertificateSource, c: float | None, estimate: bool) -> tuple[Smoothness, list[Assumption]]:
+    """Return the constants, and how they are known; `estimate`: by a search even where something better is known."""
     decay = source.experiment.protocol.weight_decay
     if c is not None:
-        said = (
+        text = (
             f"Given: each coordinate of a device's gradient changes by at most {c:g} a unit of l1 change of the model."
         )
-        return Smoothness(c + decay), [Assumption(ABOUT, said + _decay(decay), "assumed", binding=True), _cutting()]
+        return Smoothness(c + decay), [Assumption(ABOUT, text + _decay(decay), "assumed", binding=True), _cutting()]
     if is_linear(source) and not estimate:
         return _exact(source, decay)
     return _estimated(source, decay)
 
 
-def is_linear(source: Source) -> bool:
-    """Whether the model is one softmax layer."""
+def is_linear(source: CertificateSource) -> bool:
+    """Return whether the model is one softmax layer."""
     task = source.experiment.task
     learned = len(task.slots) == len(list(task.template.parameters()))  # a frozen bias or weight is not in the formulas
     return is_softmax_layer(task.template) and learned and not source.arrays.is_text
@@ -74,17 +74,17 @@ def _decay(decay: float) -> str:
 
 
 def _cutting() -> Assumption:
-    said = (
+    text = (
         "Clipping may cut honest updates, too: then c is no longer the constant of a coordinate, and sqrt(w d) c "
         "stands in the place of w c."
     )
-    return Assumption("clipping", said, "by construction")
+    return Assumption("clipping", text, "by construction")
 
 
 # --- one softmax layer -----------------------------------------------------------------------------------------------
 
 
-def _exact(source: Source, decay: float) -> tuple[Smoothness, list[Assumption]]:
+def _exact(source: CertificateSource, decay: float) -> tuple[Smoothness, list[Assumption]]:
     bare = layer_of(source)
     layer = replace(
         bare,
@@ -94,31 +94,31 @@ def _exact(source: Source, decay: float) -> tuple[Smoothness, list[Assumption]]:
         smooth=bare.smooth + decay,
     )
     data = "from the devices' training data" if _plain(source) else "for any bytes that augmentation may give"
-    said = f"{layer.c:.4g}, exact for one softmax layer, {data}; the largest of any device.{_decay(decay)}"
-    found = Smoothness(layer.c, layer, float("inf") if decay else clip_free(bare))
-    return found, [Assumption(ABOUT, said, "by construction"), _cut(source, found, decay)]
+    text = f"{layer.c:.4g}, exact for one softmax layer, {data}; the largest of any device.{_decay(decay)}"
+    smooth = Smoothness(layer.c, layer, float("inf") if decay else clip_free(bare))
+    return smooth, [Assumption(ABOUT, text, "by construction"), _cut(source, smooth, decay)]
 
 
-def _cut(source: Source, found: Smoothness, decay: float) -> Assumption:
+def _cut(source: CertificateSource, smooth: Smoothness, decay: float) -> Assumption:
     if decay:
         why = "with weight decay an honest gradient has no largest length"
-    elif all(local_scale(source, each.lr) * found.uncut <= each.budget for each in source.rounds):
-        said = f"It never cuts an honest update: no honest gradient is longer than {found.uncut:.4g}."
-        return Assumption("clipping", said, "by construction")
+    elif all(local_scale(source, each.lr) * smooth.uncut <= each.budget for each in source.rounds):
+        text = f"It never cuts an honest update: no honest gradient is longer than {smooth.uncut:.4g}."
+        return Assumption("clipping", text, "by construction")
     else:
-        why = f"an honest gradient can be {found.uncut:.4g} long, longer than the clip norm"
-    said = f"It may cut honest updates ({why}), so only what survives a projection in l2 is used."
-    return Assumption("clipping", said, "by construction")
+        why = f"an honest gradient can be {smooth.uncut:.4g} long, longer than the clip norm"
+    text = f"It may cut honest updates ({why}), so only what survives a projection in l2 is used."
+    return Assumption("clipping", text, "by construction")
 
 
-def local_scale(source: Source, lr: float) -> float:
-    """What a device multiplies its gradient with."""
+def local_scale(source: CertificateSource, lr: float) -> float:
+    """Return what a device multiplies its gradient with."""
     train = source.config.train
     return 1.0 if train.mode != "fedavg" else lr if train.local_lr is None else train.local_lr
 
 
-def layer_of(source: Source) -> SoftmaxLayer:
-    """The constants of the source's softmax layer, without weight decay."""
+def layer_of(source: CertificateSource) -> SoftmaxLayer:
+    """Return the constants of the source's softmax layer, without weight decay."""
     task, federation = source.experiment.task, source.experiment.protocol.federation
     bias = len(task.slots) > 1
     if _plain(source):
@@ -129,12 +129,12 @@ def layer_of(source: Source) -> SoftmaxLayer:
     return softmax_layer(_brightest(source), np.array([0, 1]), prepare=task.prepare, bias=bias)
 
 
-def _plain(source: Source) -> bool:
+def _plain(source: CertificateSource) -> bool:
     return source.experiment.protocol.federation.augment is none
 
 
-def _brightest(source: Source) -> Tensor:
-    """The example of bytes that is largest everywhere, once it is normalised: every constant grows with |x_j|."""
+def _brightest(source: CertificateSource) -> Tensor:
+    """Return the example of bytes that is largest everywhere once normalised: every constant grows with |x_j|."""
     x, prepare = source.experiment.protocol.federation.x[:1], source.experiment.task.prepare
     dark, light = torch.zeros_like(x), torch.full_like(x, 255)
     # [1, C, H, W] as the model gets it, [1, H, W, C] as it is stored.
@@ -144,21 +144,21 @@ def _brightest(source: Source) -> Tensor:
 # --- anything else ---------------------------------------------------------------------------------------------------
 
 
-def _estimated(source: Source, decay: float) -> tuple[Smoothness, list[Assumption]]:
+def _estimated(source: CertificateSource, decay: float) -> tuple[Smoothness, list[Assumption]]:
     models = [source.experiment.theta, *([] if source.final is None else [source.final])]
     gradient = differentiator(source.experiment.task, torch.float32)
     batches = _some_devices(source.experiment.protocol.federation, source.config.seed)
-    found = [
+    estimates = [
         estimate_c(_on(gradient, batch), models, seed=source.config.seed, starts=STARTS, climbs=CLIMBS)
         for batch in batches
     ]
-    c = max(each.c for each in found) + decay
-    said = (
-        f"{c:.4g}, the steepest change that a search found ({sum(each.samples for each in found):,} second derivatives "
-        f"looked at, on {len(batches)} devices). The true one is no smaller, and a network with ReLU or max-pooling "
-        f"has none at all: nothing here that needs c is a bound.{_decay(decay)}"
+    c = max(each.c for each in estimates) + decay
+    text = (
+        f"{c:.4g}, the steepest change that a search found ({sum(each.samples for each in estimates):,} second "
+        f"derivatives looked at, on {len(batches)} devices). The true one is no smaller, and a network with ReLU or "
+        f"max-pooling has none at all: nothing here that needs c is a bound.{_decay(decay)}"
     )
-    return Smoothness(c), [Assumption(ABOUT, said, "estimate"), _cutting()]
+    return Smoothness(c), [Assumption(ABOUT, text, "estimate"), _cutting()]
 
 
 def _on(gradient: Callable[[Tensor, Tensor, Tensor], Tensor], batch: Batch) -> Callable[[Tensor], Tensor]:

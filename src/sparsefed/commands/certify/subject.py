@@ -1,4 +1,4 @@
-"""A config or a run folder, read for its certificate: what was built, and the numbers of every round."""
+"""The source of a certificate: a config or a run folder with what was built from it and the numbers of every round."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch import Tensor
 from sparsefed import config as configs
 from sparsefed import data, runs
 from sparsefed.commands.certify.supported import refuse_several_steps, server_of
+from sparsefed.commands.common import Subject
 from sparsefed.config import Config, Experiment
 from sparsefed.core.errors import ConfigError, RunError
 from sparsefed.core.types import Arrays, Context, RunRecord
@@ -20,7 +21,7 @@ from sparsefed.theory.threat_schedule import ThreatSchedule
 
 
 class Round(NamedTuple):
-    """What a round is to the certificate."""
+    """The numbers of a round that a certificate needs."""
 
     lr: float  # lambda(t)
     budget: float  # the l2 norm that the server enforces; inf: none
@@ -31,10 +32,10 @@ class Round(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Source:
-    """What is certified."""
+class CertificateSource:
+    """What a certificate is about."""
 
-    path: Path
+    label: str  # its path, or the name of a config that has none
     config: Config
     arrays: Arrays
     experiment: Experiment
@@ -44,7 +45,7 @@ class Source:
 
     @property
     def name(self) -> str:
-        return self.run.name if self.run else self.config.name or self.path.stem
+        return self.run.name if self.run else self.config.name or self.label
 
     @property
     def d(self) -> int:
@@ -52,12 +53,12 @@ class Source:
 
     @property
     def attacked(self) -> bool:
-        """Whether it is a run in which somebody attacked."""
+        """Whether it is a run with attackers."""
         return self.run is not None and any(each.attackers for each in self.rounds)
 
-    def exceeds(self, protocol: ThreatSchedule) -> bool:
-        """Whether this was run with more attackers, in some round, than the protocol has."""
-        pairs = zip(self.rounds, protocol.lines, strict=True)
+    def exceeds(self, schedule: ThreatSchedule) -> bool:
+        """Return whether this was run with more attackers, in some round, than the schedule has."""
+        pairs = zip(self.rounds, schedule.lines, strict=True)
         return self.run is not None and any(each.attackers > line.share * each.cohort + 1e-9 for each, line in pairs)
 
     @property
@@ -65,24 +66,30 @@ class Source:
         return len(self.rounds) == self.config.rounds
 
 
-def read(path: Path, overrides: Sequence[str] = (), trained: Path | None = None) -> Source:
-    """The source that a path names: a folder is a run, anything else a config, which may have been `trained`, without
-    attackers, into a run folder."""
+def read(subject: Subject, overrides: Sequence[str] = ()) -> CertificateSource:
+    """Read a config, its table, its file, or a run folder for its certificate.
+
+    Raises:
+        ConfigError: The theory does not cover it, or there are overrides for a run.
+        RunError: The run has no finished round.
+    """
+    if not isinstance(subject, str | Path):
+        config = configs.as_config(subject)
+        return _of_config(config.name or "this config", config)
+    path = Path(subject)
     if not path.is_dir():
-        return of_config(configs.read(path, overrides), path, trained)
+        return _of_config(str(path), configs.read(path, overrides))
     if overrides:
         raise ConfigError(f"{path} is a run, which was what it was; --set is for configs: give {path / runs.CONFIG}")
-    return _read_run(path)
+    return _of_run(path)
 
 
-def of_config(config: Config, path: Path, trained: Path | None = None) -> Source:
-    """Return the source that a config is; `path` is what messages call it."""
+def _of_config(label: str, config: Config) -> CertificateSource:
     arrays, experiment = _built(config)
-    source = Source(path, config, arrays, experiment, tuple(_dealt(experiment)))
-    return source if trained is None else _with_model(source, trained)
+    return CertificateSource(label, config, arrays, experiment, tuple(_dealt(experiment)))
 
 
-def _read_run(folder: Path) -> Source:
+def _of_run(folder: Path) -> CertificateSource:
     record = runs.load_run(folder)
     if not record.rows:
         raise RunError(f"{folder} has no finished round yet; certify its config: {folder / runs.CONFIG}")
@@ -90,23 +97,26 @@ def _read_run(folder: Path) -> Source:
     arrays, experiment = _built(config)
     state = runs.load_state(folder)
     theta = state.theta if state is not None and state.round == len(record.rows) else None
-    return Source(folder, config, arrays, experiment, tuple(map(_recorded, record.rows)), record, theta)
+    return CertificateSource(str(folder), config, arrays, experiment, tuple(map(_recorded, record.rows)), record, theta)
 
 
-def _with_model(source: Source, trained: Path) -> Source:
-    """The config with the model that its devices trained without attackers, and the lengths of their updates."""
-    state, rows = runs.load_state(trained), runs.load_run(trained).rows
+def with_model(source: CertificateSource, trained: Path | str) -> CertificateSource:
+    """Return a config's source with the model of a run without attackers, and the lengths of its updates.
+
+    Raises:
+        RunError: The run in the folder `trained` is not finished.
+    """
+    state, rows = runs.load_state(Path(trained)), runs.load_run(Path(trained)).rows
     if state is None or state.round < source.config.rounds:
         raise RunError(f"{trained} is not finished; go on with `sparsefed resume {trained}`")
-    seen = map(_recorded, rows)
-    rounds = tuple(each._replace(longest=other.longest) for each, other in zip(source.rounds, seen, strict=True))
+    measured = map(_recorded, rows)
+    rounds = tuple(each._replace(longest=other.longest) for each, other in zip(source.rounds, measured, strict=True))
     return replace(source, rounds=rounds, final=state.theta)
 
 
-def unattacked(source: Source) -> Config:
-    """A config without its attackers; the goal stays, so that it is the twin that `run --twins` makes."""
-    config = source.config
-    return configs.twins(config)["unattacked"] if config.is_attacked else config
+def unattacked(source: CertificateSource) -> Config:
+    """Return the config without its attackers; the goal stays, so that it is the twin that `run --twins` makes."""
+    return configs.twins(source.config)["unattacked"] if source.config.is_attacked else source.config
 
 
 def _built(config: Config) -> tuple[Arrays, Experiment]:
@@ -133,10 +143,10 @@ def _recorded(row: Mapping[str, Any]) -> Round:
 
 
 def _dealt(experiment: Experiment) -> Iterator[Round]:
-    """The rounds as the config's seed deals them; nothing is trained."""
-    protocol = experiment.protocol
-    federation = protocol.federation
+    """Yield the rounds as the config's seed deals them; nothing is trained."""
+    setup = experiment.protocol
+    federation = setup.federation
     for t in range(1, experiment.config.rounds + 1):
-        lr, ids = protocol.schedule(t), federation.cohort(t)
-        attackers = int(federation.attackers(ids, t).sum()) if protocol.attack else 0
-        yield Round(lr, protocol.defense.budget({}, Context(t, lr)), len(ids), attackers)
+        lr, ids = setup.schedule(t), federation.cohort(t)
+        attackers = int(federation.attackers(ids, t).sum()) if setup.attack else 0
+        yield Round(lr, setup.defense.budget({}, Context(t, lr)), len(ids), attackers)

@@ -1,4 +1,4 @@
-"""Which protocols the theory covers, and how their server looks to it; the others are refused, each with its reason.
+"""Which servers the theory covers, and how they look to it; the others are refused, each with its reason.
 
 Covered: the mean of updates that the server clips, applied as it is (`clipping`) or through global top-k with an error
 memory (`sparsefed`), with server momentum or without, where every honest device takes one gradient step.
@@ -29,7 +29,7 @@ WHY = {
 NOT_A_MEAN = "it is not the mean of clipped updates"
 
 
-class Server(NamedTuple):
+class CoveredServer(NamedTuple):
     """What the server does with the mean of the clipped updates."""
 
     k: int | None  # None: it applies every coordinate
@@ -37,8 +37,8 @@ class Server(NamedTuple):
     inside: bool  # the learning rate is in what the server receives or remembers, so it applies that as it is
 
 
-def server_of(config: Config) -> Server:
-    """The server of a config that is covered."""
+def server_of(config: Config) -> CoveredServer:
+    """Return the server of a config that the theory covers, or raise why it does not."""
     name, params = config.defense.name, _parameters(config)
     if name not in (*MEANS, "sparsefed"):
         _refuse(f"defense {name}", WHY.get(name, NOT_A_MEAN))
@@ -51,13 +51,13 @@ def server_of(config: Config) -> Server:
         _refuse("clip = 'quantile'", "the clip norm depends on what attackers send")
     inside = config.train.mode == "fedavg" or frame.reading.lr == "inside"
     if name != "sparsefed":
-        return Server(None, frame.rho, inside)
+        return CoveredServer(None, frame.rho, inside)
     feedback = params.get("feedback") or frame.reading.feedback
     masking = params.get("masking") or frame.reading.masking
     rho = frame.rho if feedback == "momentum" else 0.0  # the update is remembered, and the momentum reaches nothing
     if rho > 0 and masking == "subtract":
         _refuse("masking = 'subtract'", "what it leaves in the momentum is not bounded by what the proof uses")
-    return Server(int(params["k"]), rho, inside)
+    return CoveredServer(int(params["k"]), rho, inside)
 
 
 def _parameters(config: Config) -> dict[str, Any]:
@@ -66,10 +66,10 @@ def _parameters(config: Config) -> dict[str, Any]:
     return {**usual, **regime(config), **defense.params}
 
 
-def refuse_several_steps(protocol: RoundSetup) -> None:
-    """Who takes how many depends on how much data each device has."""
-    sizes = np.diff(protocol.federation.partition.offsets)
-    if protocol.device_lr and not one_step(protocol.plan, sizes):
+def refuse_several_steps(setup: RoundSetup) -> None:
+    """Refuse devices of several local steps; who takes how many depends on how much data each one has."""
+    sizes = np.diff(setup.federation.partition.offsets)
+    if setup.device_lr and not one_step(setup.plan, sizes):
         _refuse("several local steps", "the bound on how an honest update changes with the model is for one gradient")
 
 

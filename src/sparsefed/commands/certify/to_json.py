@@ -8,8 +8,9 @@ from typing import Any
 
 from sparsefed.commands.certify.accuracy import Accuracy
 from sparsefed.commands.certify.assumptions import TITLES
-from sparsefed.commands.certify.certificate import Bounds, Certificate
-from sparsefed.commands.certify.text import bound, fields, verdict
+from sparsefed.commands.certify.bounds import Bounds
+from sparsefed.commands.certify.certificate import Certificate
+from sparsefed.commands.certify.text import fields
 from sparsefed.theory.linear import Certified
 from sparsefed.theory.radius import Radius
 from sparsefed.theory.threat_schedule import ThreatSchedule
@@ -22,11 +23,11 @@ def as_json(found: Certificate) -> dict[str, Any]:
         "title": TITLES[found.status],
         "status": found.status,  # certificate, conditional or estimate
         "is_certificate": found.status != "estimate",
-        "source": str(source.path),
+        "source": source.label,
         "kind": "config" if source.run is None else "run",
         "name": source.name,
         "finished": source.finished,
-        "verdict": verdict(found),
+        "verdict": found.verdict,
         "c": found.c,
         "travelled_l1": found.travelled,
         "sparse": None if found.sparse is None else _side(found, found.protocols.own, found.sparse),
@@ -46,7 +47,7 @@ def _side(found: Certificate, protocol: ThreatSchedule, bounds: Bounds) -> dict[
         "rounds": len(protocol.lines),
         "share": {"mean": sum(shares) / len(shares), "max": max(shares)},
         "radii": {
-            field: {"is_bound": bound(found, field), **_radius(getattr(bounds, field))} for field in fields(found)
+            field: {"is_bound": found.is_bound(field), **_radius(getattr(bounds, field))} for field in fields(found)
         },
         "best": _radius(bounds.best),
         "only_clipping": bounds.only_clipping,
@@ -65,7 +66,7 @@ def _accuracy(found: Accuracy) -> dict[str, Any]:
         "points": found.points,
         "plain": found.plain,
         "chance": found.chance,
-        "certified": _certified(found.asked),
+        "certified": _certified(found.certified),
         "vacuous": found.vacuous,
         "attacked": found.attacked,
         "largest_share": found.largest,

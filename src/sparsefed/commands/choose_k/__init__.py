@@ -3,7 +3,7 @@
 Measured is what the server's top-k sees first: the mean of a cohort's clipped updates (for `local_topk` one device's
 update), with honest devices only, at the first model and after some rounds of training without top-k (the config's own
 clip and momentum, k = d). For each of these models n cohorts give n samples; the chosen k is the smallest that loses at
-most omega of their l1 mass, on average, at *every* of these models (`certify.choice`).
+most omega of their l1 mass, on average, at *every* of these models (`theory.choice_of_k`).
 
 `OMEGA`, one half, is the default because of what the paper's lemma says of the memory: it holds at most
 omega / (1 - omega) of the mass that a round can bring, so at one half never more than one round's worth.
@@ -19,11 +19,11 @@ accuracy, mean over the last epoch, or, where the attackers want no particular l
 
 from __future__ import annotations
 
-from sparsefed.commands.choose_k.choice import KEPT, OMEGA, SAMPLES, Asked, Outcome, Probe, Stage, knee
+from sparsefed.commands.choose_k.choice import KEPT, OMEGA, SAMPLES, ChooseKOptions, ChooseKResult, Probe, Stage, knee
 from sparsefed.commands.choose_k.document import html, save
-from sparsefed.commands.choose_k.options import ask, read
-from sparsefed.commands.choose_k.probes import probe_ks, probes, results, with_k
-from sparsefed.commands.choose_k.sampling import Standing, measure
+from sparsefed.commands.choose_k.options import checked, load
+from sparsefed.commands.choose_k.probes import probe, probe_ks, with_k
+from sparsefed.commands.choose_k.sampling import choose_k, measure
 from sparsefed.commands.choose_k.text import curve_table, probe_table, sentences
 from sparsefed.commands.choose_k.view import ChoiceView
 
@@ -31,22 +31,21 @@ __all__ = [
     "KEPT",
     "OMEGA",
     "SAMPLES",
-    "Asked",
     "ChoiceView",
-    "Outcome",
+    "ChooseKOptions",
+    "ChooseKResult",
     "Probe",
     "Stage",
-    "Standing",
-    "ask",
+    "checked",
+    "choose_k",
     "curve_table",
     "html",
     "knee",
+    "load",
     "measure",
+    "probe",
     "probe_ks",
     "probe_table",
-    "probes",
-    "read",
-    "results",
     "save",
     "sentences",
     "with_k",

@@ -1,12 +1,13 @@
-"""What was measured and chosen: values, and the knee of the probe runs."""
+"""The result of choosing k: its options, what was measured and chosen, and the knee of the probe runs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from sparsefed.config import Config
-from sparsefed.theory.choice_of_k import Choice, FloatArray
+from sparsefed.theory.choice_of_k import ChosenK, FloatArray
 
 OMEGA, SAMPLES = 0.5, 10
 KEPT = 0.01  # of an accuracy, which counts as no difference
@@ -14,7 +15,7 @@ ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
-class Asked:
+class ChooseKOptions:
     """How k is to be chosen."""
 
     omega: float = OMEGA
@@ -29,14 +30,14 @@ class Asked:
 
 @dataclass(frozen=True)
 class Stage:
-    """One model, and what top-k loses of updates there."""
+    """One sampled model, and what top-k loses of the updates at it."""
 
     rounds: int  # that it was trained for
     grid: tuple[int, ...]  # k's, ascending
     samples: FloatArray  # [n, len(grid)], what is lost
-    chosen: Choice  # the smallest k
-    stepped: Choice  # the paper's, had every turn of it drawn these samples
-    printed: Choice | None = None  # the paper's as printed, where asked for
+    chosen: ChosenK  # the smallest k
+    stepped: ChosenK  # the paper's, had every turn of it drawn these samples
+    printed: ChosenK | None = None  # the paper's as printed, if `paper`
 
     @property
     def mean(self) -> list[float]:
@@ -53,10 +54,10 @@ class Stage:
 
 @dataclass(frozen=True)
 class Probe:
-    """What the runs with one k came to; accuracies are fractions, None where nothing was measured."""
+    """The runs with one k; accuracies are fractions, None where nothing was measured."""
 
     k: int
-    test: float | None  # nobody attacks
+    test: float | None  # without attackers
     converged: bool
     attacked_test: float | None = None
     attack: float | None = None  # mean over the last epoch
@@ -64,23 +65,23 @@ class Probe:
 
     @property
     def harm(self) -> float | None:
-        """What the attack gets through; None where nobody attacks."""
+        """What the attack gets through; None without attackers."""
         if self.attack is not None:
             return self.attack
         return None if self.attacked_test is None or self.test is None else self.test - self.attacked_test
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """All of it."""
+class ChooseKResult:
+    """The k that was chosen, and all that was measured for it."""
 
     config: Config
-    asked: Asked
+    options: ChooseKOptions
     d: int
     epoch: int  # r, rounds of an epoch
     stages: tuple[Stage, ...]
     ks: tuple[int, ...] = ()  # to be probed
-    probes: tuple[Probe, ...] = field(default=())
+    probes: tuple[Probe, ...] = ()
 
     @property
     def k(self) -> int:
@@ -89,12 +90,12 @@ class Outcome:
 
     @property
     def paper_k(self) -> int:
-        """The same by the paper's steps; as printed, where that was asked for."""
+        """The k by the paper's steps; as printed, if `paper`."""
         return max((stage.printed or stage.stepped).k for stage in self.stages)
 
     @property
     def own_k(self) -> int | None:
-        """The config's."""
+        """The config's own k, if it has one."""
         own = self.config.defense.params.get("k")
         return own if isinstance(own, int) else None
 
@@ -102,9 +103,21 @@ class Outcome:
     def knee(self) -> Probe | None:
         return knee(self.probes)
 
+    def records(self) -> list[dict[str, Any]]:
+        """Return a flat record for each sampled model and k: what top-k loses there, mean and range of the samples."""
+        return [
+            {"after_rounds": stage.rounds, "k": k, "share_of_d": k / self.d, "lost": mean, "least": low, "most": high}
+            for stage in self.stages
+            for k, mean, low, high in zip(stage.grid, stage.mean, stage.low, stage.high, strict=True)
+        ]
+
+    def probe_records(self) -> list[dict[str, Any]]:
+        """Return a flat record for each k that was probed."""
+        return [asdict(probe) | {"knee": probe == self.knee} for probe in self.probes]
+
 
 def knee(probes: Sequence[Probe]) -> Probe | None:
-    """The probe that the package's rule chooses; None where no run converged.
+    """Return the probe that the package's rule chooses; None where no run converged.
 
     >>> knee([Probe(10, 0.70, True), Probe(100, 0.86, True), Probe(1000, 0.865, True)]).k
     100

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sparsefed import config as configs
 from sparsefed import runs
-from sparsefed.commands.choose_k.choice import Outcome
+from sparsefed.commands.choose_k.choice import ChooseKResult
 from sparsefed.commands.choose_k.k_charts import curve_chart, probe_chart
 from sparsefed.commands.choose_k.probes import FOLDER
 from sparsefed.commands.choose_k.text import PROBED, as_json, curve_head, curve_rows, probe_rows, sentences
@@ -23,12 +23,12 @@ CURVE = (
 RUNS = "Where test accuracy is flat, a smaller k costs nothing; attack accuracy says what it buys."
 
 
-def save(outcome: Outcome, folder: Path) -> list[Path]:
+def save(outcome: ChooseKResult, folder: Path) -> list[Path]:
     """Write the page and the numbers; say where."""
     return runs.write_all({folder / PAGE: html(outcome), folder / NUMBERS: as_json(outcome)})
 
 
-def html(outcome: Outcome) -> str:
+def html(outcome: ChooseKResult) -> str:
     """The outcome as one page that works offline, in the looks of a report."""
     first = 2 if outcome.probes else 1
     name = outcome.config.name or "a config"
@@ -47,25 +47,25 @@ def html(outcome: Outcome) -> str:
     return page(f"SparseFed: k for {name}", lead, parts, heading="SparseFed: the choice of k")
 
 
-def _figures(outcome: Outcome) -> Iterator[Html]:
+def _figures(outcome: ChooseKResult) -> Iterator[Html]:
     curve = table("Lost: mean (least–most)", curve_head(outcome), curve_rows(outcome), class_="numbers")
     yield figure("lost", curve_chart(outcome), CURVE, folded("As a table", curve))
     if outcome.probes:
         yield figure("probes", probe_chart(outcome), RUNS)
 
 
-def _probes(outcome: Outcome) -> Iterator[Html]:
+def _probes(outcome: ChooseKResult) -> Iterator[Html]:
     if outcome.probes:
         yield table("Accuracy against k", PROBED, _marked(outcome), class_="numbers")
 
 
-def _marked(outcome: Outcome) -> Iterator[tuple[str, ...]]:
+def _marked(outcome: ChooseKResult) -> Iterator[tuple[str, ...]]:
     for probe, (k, *cells) in zip(outcome.probes, probe_rows(outcome), strict=True):
         badge = [element("span", "knee", class_="badge")] if probe == outcome.knee else []
         yield joined([k, *badge], "\u00a0"), *cells
 
 
-def _again(outcome: Outcome) -> Iterator[Html]:
+def _again(outcome: ChooseKResult) -> Iterator[Html]:
     yield element("p", f"{NUMBERS}, beside this page, has all of the numbers.")
     chosen = f"sparsefed run CONFIG.toml --set defense.k={(outcome.knee.k if outcome.knee else outcome.k)}"
     yield element("p", "A run with what was chosen: ", element("code", chosen), ".")

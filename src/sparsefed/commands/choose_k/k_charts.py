@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sparsefed.commands.choose_k.choice import Outcome
+from sparsefed.commands.choose_k.choice import ChooseKResult
 from sparsefed.commands.choose_k.text import lost, when
 from sparsefed.reports.lines import PALETTE, Stroke, dressed, log_ticks
 from sparsefed.results.numbers import percent, significant
@@ -29,28 +29,28 @@ LINES = {  # of the probe runs
 STAGES = (PALETTE[0], PALETTE[2], PALETTE[4], PALETTE[5])
 
 
-def curve_chart(outcome: Outcome) -> alt.LayerChart:
+def curve_chart(outcome: ChooseKResult) -> alt.LayerChart:
     """What top-k loses against k: a line a stage, the range of its samples around it, and the k's to compare."""
     import altair as alt
 
     strokes = {when(stage): Stroke(STAGES[i % len(STAGES)], (1, 0)) for i, stage in enumerate(outcome.stages)}
-    limit = f"omega = {lost(outcome, outcome.asked.omega)}"
+    limit = f"omega = {lost(outcome, outcome.options.omega)}"
     marks = _curve_marks(outcome)
     strokes |= {limit: Stroke("#7f7f7f", (1, 2))} | {name: MARKS[kind] for name, (kind, _) in marks.items()}
     color = _colors(strokes)
     x = _x([1, outcome.d])
-    y = _y("Mass lost" if outcome.asked.absolute else "Share of the l1 mass lost", not outcome.asked.absolute)
+    y = _y("Mass lost" if outcome.options.absolute else "Share of the l1 mass lost", not outcome.options.absolute)
     points = alt.Chart(alt.InlineData(values=_curve_points(outcome))).encode(x=x)
     lines = points.mark_line(strokeWidth=2).encode(y=y, color=color, strokeDash=_dashes(strokes))
     readable = points.mark_point(opacity=0, size=60, tooltip=alt.TooltipContent("data")).encode(y=y)
-    across = alt.Chart(alt.InlineData(values=[{"line": limit, "value": outcome.asked.omega}]))
+    across = alt.Chart(alt.InlineData(values=[{"line": limit, "value": outcome.options.omega}]))
     level = across.mark_rule(strokeWidth=1.5).encode(y=y, color=color, strokeDash=_dashes(strokes))
-    told = f"k = {outcome.k:,} loses at most {lost(outcome, outcome.asked.omega)} at every model that was sampled."
+    told = f"k = {outcome.k:,} loses at most {lost(outcome, outcome.options.omega)} at every model that was sampled."
     layers = [*_bands(outcome, strokes, x), lines, level, _rules(marks, strokes, x), readable]
     return _dressed(layers, "What top-k loses", told, list(strokes))
 
 
-def probe_chart(outcome: Outcome) -> alt.LayerChart:
+def probe_chart(outcome: ChooseKResult) -> alt.LayerChart:
     """What the probe runs came to against k."""
     import altair as alt
 
@@ -72,7 +72,7 @@ def probe_chart(outcome: Outcome) -> alt.LayerChart:
     return _dressed([lines, _rules(marks, strokes, x), dots], "What probe runs came to", told, list(strokes))
 
 
-def _curve_points(outcome: Outcome) -> list[dict[str, Any]]:
+def _curve_points(outcome: ChooseKResult) -> list[dict[str, Any]]:
     return [
         {"line": when(stage), K: k, "value": significant(mean), "least": significant(low), "most": significant(high)}
         for stage in outcome.stages
@@ -80,13 +80,13 @@ def _curve_points(outcome: Outcome) -> list[dict[str, Any]]:
     ]
 
 
-def _curve_marks(outcome: Outcome) -> dict[str, tuple[str, int]]:
+def _curve_marks(outcome: ChooseKResult) -> dict[str, tuple[str, int]]:
     marks = {f"chosen: {outcome.k:,}": ("chosen", outcome.k), f"paper: {outcome.paper_k:,}": ("paper", outcome.paper_k)}
     own = outcome.own_k
     return marks if own is None or own > outcome.d else {**marks, f"config: {own:,}": ("config", own)}
 
 
-def _probe_marks(outcome: Outcome) -> dict[str, tuple[str, int]]:
+def _probe_marks(outcome: ChooseKResult) -> dict[str, tuple[str, int]]:
     low, high = outcome.probes[0].k, outcome.probes[-1].k
     marks = {f"knee: {outcome.knee.k:,}": ("knee", outcome.knee.k)} if outcome.knee else {}
     inside = low <= outcome.k <= high
@@ -102,7 +102,7 @@ def _rules(marks: Mapping[str, tuple[str, int]], strokes: Mapping[str, Stroke], 
     return drawn
 
 
-def _bands(outcome: Outcome, strokes: Mapping[str, Stroke], x: alt.X) -> list[alt.Chart]:
+def _bands(outcome: ChooseKResult, strokes: Mapping[str, Stroke], x: alt.X) -> list[alt.Chart]:
     """The range of the samples of each stage, without a part in the legend, which would be as pale as they are."""
     import altair as alt
 

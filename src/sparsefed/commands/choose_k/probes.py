@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from sparsefed import config as configs
-from sparsefed import reports as report
 from sparsefed import runs
-from sparsefed.commands.choose_k.choice import Probe
+from sparsefed.commands.choose_k.choice import ChooseKResult, Probe
+from sparsefed.commands.common import RunAll
 from sparsefed.config import Config
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.schedule import peak_share
 from sparsefed.kernels.topk import check_k
+from sparsefed.results.summary import summary
 
+Tuner = Callable[[Config, int, Path], Config]  # a config and so many trials in a folder: its strongest attack
 FOLDER = "probes"
 SPAN = 1000  # a grid of k's goes from d / SPAN to d
 EVALUATIONS = 10  # of a probe whose rounds are not the config's, at least
 
 
 def probe_ks(text: str, d: int) -> tuple[int, ...]:
-    """The k's that are said, or as many as are asked for, evenly on a logarithmic scale from d / 1000 to d.
+    """Return the k's that a text lists, or as many as it says, evenly on a logarithmic scale from d / 1000 to d.
 
     >>> probe_ks("300,100", 1000), probe_ks("4", 1000)
     ((100, 300), (1, 10, 100, 1000))
@@ -44,7 +47,7 @@ def probe_ks(text: str, d: int) -> tuple[int, ...]:
 
 
 def with_k(config: Config, k: int, rounds: int | None = None) -> Config:
-    """The config with this k, in so many rounds: its schedule is squeezed, and it is evaluated often enough."""
+    """Return the config with this k, in so many rounds: its schedule squeezed, and evaluated often enough."""
     table = configs.dump(config)
     table["defense"] = {**table["defense"], "k": k}
     if rounds is not None and rounds != config.rounds:
@@ -58,28 +61,39 @@ def with_k(config: Config, k: int, rounds: int | None = None) -> Config:
     return configs.parse(table)
 
 
-def probes(config: Config, folder: Path, named: str, attackers: bool) -> Mapping[Path, Config]:
-    """The runs of one k, by their folders: nobody attacks, and, where there are `attackers`, they do.
+def probe(result: ChooseKResult, folder: Path, tuner: Tuner, run_all: RunAll) -> ChooseKResult:
+    """Run the config with every k of `result.ks`, without attackers and with them; finished runs are not run again.
 
-    `named` is what tells the attacked run apart, for instance 'attacked'.
+    Args:
+        result: What was measured, with the k's to probe.
+        folder: Where the runs and the searches go.
+        tuner: How the attack is tuned at a k, if the options want that.
+        run_all: How configs are run into their folders.
+
+    Returns:
+        The result with its probes.
     """
-    place, k = folder / FOLDER, config.defense.params["k"]
-    if not attackers:
-        return {place / f"k-{k}": config.model_copy(update={"name": f"k-{k}"})}
-    calm = configs.twins(config)["unattacked"]
-    return {
-        place / f"k-{k}": calm.model_copy(update={"name": f"k-{k}"}),
-        place / f"k-{k}-{named}": config.model_copy(update={"name": f"k-{k}-{named}"}),
-    }
+    trials, rounds = result.options.trials, result.options.probe_rounds
+    by_k = {k: with_k(result.config, k, rounds) for k in result.ks}
+    named = "attacked" if trials is None else f"tuned-{trials}"
+    if trials is not None:
+        by_k = {k: tuner(each, trials, folder / "tuned" / f"k-{k}") for k, each in by_k.items()}
+    wanted = {k: _runs(each, folder, named) for k, each in by_k.items()}
+    run_all({path: each for folders in wanted.values() for path, each in folders.items()})
+    return replace(result, probes=tuple(_probe(k, list(folders)) for k, folders in wanted.items()))
 
 
-def results(wanted: Mapping[int, Mapping[Path, Config]]) -> tuple[Probe, ...]:
-    """What the runs of each k came to, read from their folders."""
-    return tuple(_result(k, list(folders)) for k, folders in wanted.items())
+def _runs(config: Config, folder: Path, named: str) -> Mapping[Path, Config]:
+    """Return the runs of one k by their folders: without attackers and, where there are any, with them (`named`)."""
+    k = config.defense.params["k"]
+    hostile = {f"k-{k}-{named}": config} if config.is_attacked else {}
+    calm = configs.twins(config)["unattacked"] if hostile else config
+    every = {f"k-{k}": calm, **hostile}
+    return {folder / FOLDER / name: each.model_copy(update={"name": name}) for name, each in every.items()}
 
 
-def _result(k: int, folders: list[Path]) -> Probe:
-    calm, *hostile = report.summary([runs.load_run(folder) for folder in folders])
+def _probe(k: int, folders: list[Path]) -> Probe:
+    calm, *hostile = summary([runs.load_run(folder) for folder in folders])
     under = hostile[0] if hostile else None
     return Probe(
         k=k,

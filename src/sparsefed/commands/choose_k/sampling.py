@@ -1,9 +1,9 @@
-"""The samples: what the server would average, at the first model and after some rounds without top-k."""
+"""Choosing k: sample what the server would average, at the first model and after some rounds without top-k."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -12,55 +12,107 @@ import numpy as np
 
 from sparsefed import config as configs
 from sparsefed import runs
-from sparsefed.commands.choose_k.choice import Asked, Outcome, Stage
-from sparsefed.commands.choose_k.probes import probe_ks
+from sparsefed.commands.choose_k import probes
+from sparsefed.commands.choose_k.choice import SAMPLES, ChooseKOptions, ChooseKResult, Stage
+from sparsefed.commands.choose_k.options import checked, load
+from sparsefed.commands.common import OnProgress, Progress, Subject, run_all, run_into, working_folder
+from sparsefed.commands.tune import TuneProgress, tune
 from sparsefed.config import Config, Experiment
 from sparsefed.core.errors import ConfigError, RunError
-from sparsefed.core.round import RoundSetup, ServerState, run_round, simulate
+from sparsefed.core.round import RoundSetup, ServerState, run_round
 from sparsefed.core.signatures import parameters
 from sparsefed.core.types import Block, Context, Defense, State, Step
 from sparsefed.defenses import CommonOptions
 from sparsefed.reports.lines import log_ticks
 from sparsefed.theory import choice_of_k as choice
-from sparsefed.theory.choice_of_k import Choice, Curve, Draw, Gradient
+from sparsefed.theory.choice_of_k import ChosenK, Curve, Draw, Gradient
 
 DRAWN = 61  # points of a curve on a chart
 BY_DEVICE = ("local_topk",)  # rules whose top-k sees one device's update, not the mean
 
 
-@dataclass(frozen=True)
-class Standing:
-    """How far the measuring is, in rounds computed."""
+def choose_k(
+    subject: Subject,
+    *,
+    omega: float | None = None,
+    samples: int = SAMPLES,
+    rounds_in: str | Sequence[int] | None = None,
+    absolute: bool = False,
+    paper: bool = False,
+    probe: str | int | Sequence[int] | None = None,
+    probe_rounds: int | None = None,
+    tune_trials: int | None = None,
+    folder: Path | str | None = None,
+    on_progress: OnProgress | None = None,
+) -> ChooseKResult:
+    """Choose k for a config's model and data: the smallest with which top-k loses at most omega of the l1 mass.
 
-    done: int
-    wanted: int
-    doing: str
+    Args:
+        subject: A config, its table, or the path of its file; its `defense.k` may be missing.
+        omega: The share of the l1 mass that top-k may lose; by default one half.
+        samples: Cohorts to sample at each model.
+        rounds_in: After how many rounds without top-k the model is sampled; by default 0 and a tenth of the run.
+        absolute: Whether `omega` is a mass, as the paper's algorithm prints it, not a share.
+        paper: Whether to run the paper's algorithm as printed, too.
+        probe: How many k's to try in short runs, or which.
+        probe_rounds: Rounds of such a run; by default the config's.
+        tune_trials: Trials of tuning the attack anew at each of these k's.
+        folder: Where models and runs are kept, so that nothing is computed twice; by default nowhere.
+        on_progress: Called after every round.
 
+    Returns:
+        The k with all that was measured for it.
 
-Watch = Callable[[Standing], None]
+    Raises:
+        ConfigError: The config has no k to choose, or an option is impossible.
+        RunError: The folder holds something else.
+    """
+    config = load(subject)
+    options = checked(
+        config,
+        omega=omega,
+        samples=samples,
+        rounds_in=rounds_in,
+        absolute=absolute,
+        paper=paper,
+        probe=probe,
+        probe_rounds=probe_rounds,
+        tune_trials=tune_trials,
+    )
+    with working_folder(folder) as kept:
+        result = measure(config, options, kept, on_progress)
+        if not result.ks:
+            return result
+
+        def tuned(each: Config, trials: int, place: Path) -> Config:
+            def show(search: TuneProgress) -> None:
+                if on_progress is not None:
+                    title = f"tuning the attack at k = {each.defense.params['k']}"
+                    on_progress(Progress(title, search.done + search.share, search.total, "trials"))
+
+            return tune(each, trials=trials, folder=place, on_progress=show).tuned
+
+        return probes.probe(result, kept, tuned, partial(run_all, on_progress=on_progress))
 
 
 def measure(
-    config: Config,
-    asked: Asked,
-    folder: Path,
-    watch: Watch = lambda standing: None,  # noqa: ARG005
-) -> Outcome:
-    """Train as far as asked, sample, and choose; what was trained stays in the folder and is not trained again."""
+    config: Config, options: ChooseKOptions, folder: Path, on_progress: OnProgress | None = None
+) -> ChooseKResult:
+    """Train as far as needed, sample, and choose; what was trained stays in the folder and is not trained again."""
     training, sampled = (configs.build(each) for each in (without_topk(config), without_topk(config, rho=0.0)))
     d, epoch = len(training.theta), int(training.facts["epoch"])
-    ks = probe_ks(asked.probe, d) if asked.probe else ()
-    tally = _Tally(watch, sum(asked.rounds_in) + asked.samples * len(asked.rounds_in))
+    ks = probes.probe_ks(options.probe, d) if options.probe else ()
+    counter = _Counter(on_progress, sum(options.rounds_in) + options.samples * len(options.rounds_in))
     stages = []
-    for rounds in asked.rounds_in:
-        state = _trained(training, rounds, folder / f"trained-{rounds}", tally)
-        protocol = _looking(sampled.protocol, rounds, config.defense.name)
-        stages.append(_stage(protocol, state, asked, epoch, tally))
-    return Outcome(config, asked, d, epoch, tuple(stages), ks)
+    for rounds in options.rounds_in:
+        state = _trained(training, rounds, folder / f"trained-{rounds}", counter)
+        setup = _sampling_setup(sampled.protocol, rounds, config.defense.name)
+        stages.append(_stage(setup, state, options, epoch, counter))
+    return ChooseKResult(config, options, d, epoch, tuple(stages), ks)
 
 
 def without_topk(config: Config, rho: float | None = None) -> Config:
-    """The same server with k = d and nobody who attacks: its clip, pre-aggregation and, unless given, momentum."""
+    """Return the config with k = d and without attackers: its clip, pre-aggregation and, unless given, momentum."""
     frame = {parameter.name for parameter in parameters(CommonOptions)}
     kept = {**configs.rule(config.defense.name).usual, **config.defense.params}
     kept = {key: value for key, value in kept.items() if key in frame} | ({} if rho is None else {"rho": rho})
@@ -69,13 +121,13 @@ def without_topk(config: Config, rho: float | None = None) -> Config:
 
 
 def grid(d: int) -> tuple[int, ...]:
-    """The k's of the table (`table_ks`) and of the chart, evenly spaced on a logarithmic scale."""
+    """Return the k's of the table (`table_ks`) and of the chart, evenly spaced on a logarithmic scale."""
     spaced = np.rint(np.geomspace(1, d, DRAWN)).astype(int)
     return tuple(sorted({*spaced.tolist(), *table_ks(d)}))
 
 
 def table_ks(d: int) -> tuple[int, ...]:
-    """1, 2 and 5 of each decade, and d.
+    """Return 1, 2 and 5 of each decade, and d.
 
     >>> table_ks(30)
     (1, 2, 5, 10, 20, 30)
@@ -84,58 +136,52 @@ def table_ks(d: int) -> tuple[int, ...]:
     return tuple(sorted({*map(round, decades), d}))
 
 
-class _Tally:
-    """Counts rounds, and tells whoever watches."""
+class _Counter:
+    """Counts rounds, and reports them."""
 
-    def __init__(self, watch: Watch, wanted: int) -> None:
-        self._watch, self._done, self._wanted = watch, 0, wanted
+    def __init__(self, on_progress: OnProgress | None, total: int) -> None:
+        self._on_progress, self._done, self._total = on_progress, 0, total
 
     def expect(self, more: int) -> None:
-        """So many rounds were not foreseen."""
-        self._wanted += more
+        """Count so many further rounds that were not foreseen."""
+        self._total += more
 
-    def tick(self, doing: str) -> None:
-        """One more is done."""
+    def tick(self, title: str) -> None:
+        """Count one more round as done."""
         self._done += 1
-        self._watch(Standing(self._done, max(self._done, self._wanted), doing))
+        if self._on_progress is not None:
+            self._on_progress(Progress(title, self._done, max(self._done, self._total)))
 
 
-def _trained(experiment: Experiment, rounds: int, folder: Path, tally: _Tally) -> ServerState:
-    """The state after so many rounds of the config's schedule, from the folder if it is there."""
+def _trained(experiment: Experiment, rounds: int, folder: Path, counter: _Counter) -> ServerState:
+    """Return the state after so many rounds of the config's schedule, from the folder if it is there."""
     if rounds == 0:
         return experiment.begin()
-    table = configs.dump(experiment.config)
-    for path, create in runs.unfinished({folder: table}).items():
-        if create:
-            runs.create(path, table)
-        runs.note(path, task=dict(experiment.facts))
-        reports = partial(simulate, experiment.protocol, rounds=rounds)
-        every = experiment.config.checkpoint_every
-        runs.execute(path, experiment.begin(), reports, every, lambda _: tally.tick(f"training to round {rounds}"))
+    if runs.unfinished({folder: configs.dump(experiment.config)}):
+        run_into(folder, experiment, lambda _: counter.tick(f"training to round {rounds}"), rounds)
     state = runs.load_state(folder)
     if state is None or state.round != rounds:
         raise RunError(f"{folder} does not hold a model of {rounds} rounds; delete it, and it is trained again")
     return state
 
 
-# --- looking at what the server averages -----------------------------------------------------------------------------
+# --- what the server averages ----------------------------------------------------------------------------------------
 
 
-def _looking(protocol: RoundSetup, rounds: int, defense: str) -> RoundSetup:
-    """The protocol at the rate of the round that would follow, in every round; of one device where top-k is its own."""
-    rate = protocol.schedule(rounds + 1)
+def _sampling_setup(setup: RoundSetup, rounds: int, defense: str) -> RoundSetup:
+    """Return the setup at the rate of the round that would follow, in every round; of one device where it has top-k."""
+    rate = setup.schedule(rounds + 1)
     if not rate > 0:
         raise ConfigError(f"the learning rate of round {rounds + 1} is {rate}, so there is nothing to sample there")
-    federation = replace(protocol.federation, n=1) if defense in BY_DEVICE else protocol.federation
-    return replace(protocol, federation=federation, schedule=lambda round: rate)  # noqa: ARG005
+    federation = replace(setup.federation, n=1) if defense in BY_DEVICE else setup.federation
+    return replace(setup, federation=federation, schedule=lambda round: rate)  # noqa: ARG005
 
 
-def _gradients(protocol: RoundSetup, state: ServerState, rounds: Iterator[int], n: int) -> Iterator[Gradient]:
-    """What the server averages of the next n cohorts, all at the same model; without the learning rate, where it is
-    the server's."""
+def _gradients(setup: RoundSetup, state: ServerState, rounds: Iterator[int], n: int) -> Iterator[Gradient]:
+    """Yield the mean update of the next n cohorts, all at one model; without the learning rate, if the server's."""
     for _ in range(n):
         seen: list[Gradient] = []
-        watched = replace(protocol, defense=_watched(protocol.defense, seen.append, protocol.device_lr))
+        watched = replace(setup, defense=_watched(setup.defense, seen.append, setup.device_lr))
         report = run_round(watched, replace(state, round=next(rounds) - 1))
         if report.metrics["dropped"] >= report.metrics["cohort"]:
             raise ConfigError(
@@ -146,7 +192,7 @@ def _gradients(protocol: RoundSetup, state: ServerState, rounds: Iterator[int], 
 
 
 def _watched(defense: Defense, keep: Callable[[Gradient], None], device_lr: bool) -> Defense:
-    """The same defense; what it applies is kept too."""
+    """Wrap a defense so that what it applies is kept, too."""
 
     def step(state: State, blocks: Iterable[Block], context: Context) -> Step:
         done = defense.step(state, blocks, context)
@@ -156,24 +202,24 @@ def _watched(defense: Defense, keep: Callable[[Gradient], None], device_lr: bool
     return replace(defense, step=step)
 
 
-def _stage(protocol: RoundSetup, state: ServerState, asked: Asked, r: int, tally: _Tally) -> Stage:
+def _stage(setup: RoundSetup, state: ServerState, options: ChooseKOptions, r: int, counter: _Counter) -> Stage:
     rounds = count(state.round + 1)
 
     def draw() -> Iterator[Gradient]:
-        for gradient in _gradients(protocol, state, rounds, asked.samples):
-            tally.tick(f"sampling after {state.round} rounds")
+        for gradient in _gradients(setup, state, rounds, options.samples):
+            counter.tick(f"sampling after {state.round} rounds")
             yield gradient
 
     d = len(state.theta)
-    curve = (choice.mass_curve if asked.absolute else choice.share_curve)(draw(), grid(d))
+    curve = (choice.mass_curve if options.absolute else choice.share_curve)(draw(), grid(d))
     if curve.mean[0] == 0:
         raise ConfigError(f"after {state.round} rounds every update is 0, so there is nothing to choose k by")
-    chosen, stepped = choice.smallest_k(curve, asked.omega), choice.stepped_k(curve, asked.omega, r)
-    tally.expect(stepped.selections if asked.paper else 0)
-    return Stage(state.round, curve.grid, curve.samples, chosen, stepped, _printed(draw, curve, asked, r))
+    chosen, stepped = choice.smallest_k(curve, options.omega), choice.stepped_k(curve, options.omega, r)
+    counter.expect(stepped.selections if options.paper else 0)
+    return Stage(state.round, curve.grid, curve.samples, chosen, stepped, _printed(draw, curve, options, r))
 
 
-def _printed(draw: Draw, curve: Curve, asked: Asked, r: int) -> Choice | None:
-    if not asked.paper:
+def _printed(draw: Draw, curve: Curve, options: ChooseKOptions, r: int) -> ChosenK | None:
+    if not options.paper:
         return None
-    return (choice.paper_choice if asked.absolute else choice.paper_choice_of_share)(draw, asked.omega, curve.d, r)
+    return (choice.paper_choice if options.absolute else choice.paper_choice_of_share)(draw, options.omega, curve.d, r)

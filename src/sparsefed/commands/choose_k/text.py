@@ -9,10 +9,10 @@ from typing import Any
 
 from rich.table import Table
 
-from sparsefed.commands.choose_k.choice import KEPT, Outcome, Probe, Stage
+from sparsefed.commands.choose_k.choice import KEPT, ChooseKResult, Probe, Stage
 from sparsefed.commands.choose_k.sampling import table_ks
 from sparsefed.results.numbers import length, percent
-from sparsefed.theory.choice_of_k import Choice
+from sparsefed.theory.choice_of_k import ChosenK
 
 KNEE = (
     f"The knee is the smallest k of those whose test accuracy, unattacked, is within {100 * KEPT:g} point of the best "
@@ -22,15 +22,15 @@ KNEE = (
 PROBED = ("k", "Share of d", "Test accuracy", "Test accuracy, attacked", "Attack accuracy")
 
 
-def sentences(outcome: Outcome) -> list[str]:
+def sentences(outcome: ChooseKResult) -> list[str]:
     """The outcome in a few sentences, the most important first."""
-    asked, times = outcome.asked, [when(stage) for stage in outcome.stages]
+    options, times = outcome.options, [when(stage) for stage in outcome.stages]
     first = (
         f"k = {outcome.k:,} ({percent(outcome.k / outcome.d)} of d = {outcome.d:,}) is the smallest k with which top-k "
-        f"loses at most {lost(outcome, asked.omega)} of the l1 mass of what it is given, on average over "
-        f"{asked.samples} samples, {' and '.join(times)}."
+        f"loses at most {lost(outcome, options.omega)} of the l1 mass of what it is given, on average over "
+        f"{options.samples} samples, {' and '.join(times)}."
     )
-    memory = [_memory(asked.omega)] if not asked.absolute and asked.omega < 1 else []
+    memory = [_memory(options.omega)] if not options.absolute and options.omega < 1 else []
     return [
         *(first, *([_knee_sentence(outcome)] if outcome.probes else [])),
         *(_stage_sentence(outcome, stage) for stage in outcome.stages),
@@ -43,13 +43,13 @@ def when(stage: Stage) -> str:
     return f"after {stage.rounds} round{'s' if stage.rounds > 1 else ''}" if stage.rounds else "at the start"
 
 
-def lost(outcome: Outcome, value: float) -> str:
+def lost(outcome: ChooseKResult, value: float) -> str:
     """What is lost, as a share or as a mass."""
-    return length(value) if outcome.asked.absolute else percent(value)
+    return length(value) if outcome.options.absolute else percent(value)
 
 
-def _stage_sentence(outcome: Outcome, stage: Stage) -> str:
-    def told(choice: Choice, what: str) -> str:
+def _stage_sentence(outcome: ChooseKResult, stage: Stage) -> str:
+    def told(choice: ChosenK, what: str) -> str:
         return f"{choice.k:,} ({lost(outcome, choice.lost)} lost, {choice.selections:,} {what})"
 
     said = when(stage)
@@ -67,7 +67,7 @@ def _memory(omega: float) -> str:
     )
 
 
-def _knee_sentence(outcome: Outcome) -> str:
+def _knee_sentence(outcome: ChooseKResult) -> str:
     best = outcome.knee
     if best is None:
         return "No probe run converged, so there is no knee."
@@ -82,7 +82,7 @@ def _knee_sentence(outcome: Outcome) -> str:
 # --- tables ----------------------------------------------------------------------------------------------------------
 
 
-def curve_rows(outcome: Outcome) -> list[tuple[str, ...]]:
+def curve_rows(outcome: ChooseKResult) -> list[tuple[str, ...]]:
     """A row for 1, 2 and 5 of each decade: k, its share of d, and what is lost at each stage, mean and range."""
     shown = [(k, i) for i, k in enumerate(outcome.stages[0].grid) if k in table_ks(outcome.d)]
     return [
@@ -95,22 +95,22 @@ def share_of(k: int, d: int) -> str:
     return f"{100 * k / d:.3g}%"
 
 
-def _cell(outcome: Outcome, stage: Stage, i: int) -> str:
+def _cell(outcome: ChooseKResult, stage: Stage, i: int) -> str:
     low, high = (lost(outcome, values[i]).removesuffix("%") for values in (stage.low, stage.high))
     return f"{lost(outcome, stage.mean[i])} ({low}–{high})"
 
 
-def curve_head(outcome: Outcome) -> tuple[str, ...]:
+def curve_head(outcome: ChooseKResult) -> tuple[str, ...]:
     return ("k", "Share of d", *(f"Lost {when(stage)}" for stage in outcome.stages))
 
 
-def curve_table(outcome: Outcome) -> Table:
+def curve_table(outcome: ChooseKResult) -> Table:
     """k against what is lost."""
     title = "What top-k loses of the l1 mass: mean (least–most) over the samples"
     return _table(title, curve_head(outcome), curve_rows(outcome))
 
 
-def probe_rows(outcome: Outcome) -> list[tuple[str, ...]]:
+def probe_rows(outcome: ChooseKResult) -> list[tuple[str, ...]]:
     return [
         (
             f"{probe.k:,}",
@@ -127,7 +127,7 @@ def _test(probe: Probe) -> str:
     return percent(probe.test) if probe.converged else "DNC"
 
 
-def probe_table(outcome: Outcome) -> Table:
+def probe_table(outcome: ChooseKResult) -> Table:
     """k against what probe runs came to, the knee marked."""
     marked = ("knee" if probe == outcome.knee else "" for probe in outcome.probes)
     rows = [(*row, mark) for row, mark in zip(probe_rows(outcome), marked, strict=True)]
@@ -146,7 +146,7 @@ def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> Ta
 # --- for programs ----------------------------------------------------------------------------------------------------
 
 
-def as_json(outcome: Outcome) -> str:
+def as_json(outcome: ChooseKResult) -> str:
     """Everything but what is in the config; the same for the same question."""
     best = outcome.knee
     told = {
@@ -155,7 +155,7 @@ def as_json(outcome: Outcome) -> str:
         "config_k": outcome.own_k,
         "d": outcome.d,
         "epoch": outcome.epoch,
-        "asked": asdict(outcome.asked),
+        "asked": asdict(outcome.options),
         "stages": [_stage_json(stage) for stage in outcome.stages],
         "probes": [asdict(probe) for probe in outcome.probes],
         "knee": best.k if best else None,

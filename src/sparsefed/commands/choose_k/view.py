@@ -7,7 +7,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from sparsefed.commands.choose_k.sampling import Standing
+from sparsefed.commands import common
 
 
 class ChoiceView:
@@ -34,9 +34,9 @@ class ChoiceView:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._progress.stop()
 
-    def show(self, standing: Standing) -> None:
+    def show(self, progress: common.Progress) -> None:
         """One more round."""
-        self._progress.update(self._task, description=standing.doing, completed=standing.done, total=standing.wanted)
-        if standing.doing != self._doing and not self._console.is_terminal:
-            self._console.print(f"{standing.doing} ...", highlight=False, soft_wrap=True, markup=False)
-        self._doing = standing.doing
+        self._progress.update(self._task, description=progress.title, completed=progress.done, total=progress.total)
+        if progress.title != self._doing and not self._console.is_terminal:
+            self._console.print(f"{progress.title} ...", highlight=False, soft_wrap=True, markup=False)
+        self._doing = progress.title

@@ -31,7 +31,7 @@ def reproduce(
 
 @overload
 def reproduce(
-    names: Sequence[str],
+    names: list[str] | tuple[str, ...],
     *,
     scale: str = "laptop",
     folder: str | Path | None = None,
@@ -41,7 +41,7 @@ def reproduce(
 
 
 def reproduce(
-    names: str | Sequence[str],
+    names: str | list[str] | tuple[str, ...],
     *,
     scale: str = "laptop",
     folder: str | Path | None = None,

@@ -2,7 +2,7 @@
 
 Every trial is the run of the config with other parameters of its attack; what the attackers want (the goal), who they
 are and what they know stay as they are. The rules, all of them stated in what a search leaves behind:
-- a trial's *attack accuracy* is the mean over its last epoch (as `report.summary` has it), its *test accuracy* that of
+- a trial's *attack accuracy* is the mean over its last epoch (as `results.summary` has it), its *test accuracy* that of
   its last evaluation; a model whose test loss is not finite counts as 0 in both, for it answers nothing;
 - *both* (the default) wants the one high and the other kept, *attack* the first alone, *damage* a low test accuracy,
   which is also what an attack without a goal is after;
@@ -11,7 +11,7 @@ are and what they know stay as they are. The rules, all of them stated in what a
   the front was then better by `GAP` in one of them and no worse than by `SLACK` in the other. Not before `WARMUP`
   finished trials, and never the config's own parameters;
 - the *strongest* has the highest attack accuracy of the trials whose test accuracy is at most `stealth` below the best
-  of all. Where no stealth is asked for: at most `STEALTH` below, or at least that of the config's own parameters. These
+  of all. Where no stealth is given: at most `STEALTH` below, or at least that of the config's own parameters. These
   are always the first trial, so the search does not end with an attack weaker than the one it was given.
 
 The sampler: tree-structured Parzen estimators (Bergstra et al. 2011, Algorithms for Hyper-Parameter Optimization; for
@@ -21,16 +21,16 @@ two objectives Ozaki et al. 2020, Multiobjective Tree-Structured Parzen Estimato
 from __future__ import annotations
 
 from sparsefed.commands.tune.document import html, save, scatter
-from sparsefed.commands.tune.optimise import Standing, tune
+from sparsefed.commands.tune.optimise import TuneProgress, tune
 from sparsefed.commands.tune.space import search_space
 from sparsefed.commands.tune.text import front_table, sentences
-from sparsefed.commands.tune.trials import Outcome, Trial
+from sparsefed.commands.tune.trials import Trial, TuneResult
 from sparsefed.commands.tune.view import TuneView
 
 __all__ = [
-    "Outcome",
-    "Standing",
     "Trial",
+    "TuneProgress",
+    "TuneResult",
     "TuneView",
     "front_table",
     "html",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparsefed import runs
 from sparsefed.commands.tune.text import config_text, measured, sentences, short
-from sparsefed.commands.tune.trials import AIMS, Outcome, Trial, values
+from sparsefed.commands.tune.trials import AIMS, Trial, TuneResult, values
 from sparsefed.reports.lines import MARKS, dressed, share_axis
 from sparsefed.reports.markup import Html, code, element, folded, joined, note, table
 from sparsefed.reports.shell import figure, figures, page, section
@@ -28,12 +28,12 @@ KINDS = {  # how a trial is drawn: colour, shape
 }
 
 
-def save(outcome: Outcome, folder: Path) -> list[Path]:
+def save(outcome: TuneResult, folder: Path) -> list[Path]:
     """Write the strongest attack as a config that can be run, and the page; say where."""
     return runs.write_all({folder / STRONGEST: config_text(outcome), folder / PAGE: html(outcome)})
 
 
-def html(outcome: Outcome) -> str:
+def html(outcome: TuneResult) -> str:
     """The outcome as one page that works offline, in the looks of a report."""
     found, *rules = sentences(outcome)
     name, attack = outcome.config.name or "a config", outcome.config.attack
@@ -55,7 +55,7 @@ def html(outcome: Outcome) -> str:
     return page(f"SparseFed: tuning {name}", lead, parts, heading="SparseFed tuning")
 
 
-def _table(caption: str, outcome: Outcome, trials: Sequence[Trial]) -> Html:
+def _table(caption: str, outcome: TuneResult, trials: Sequence[Trial]) -> Html:
     """Trials in rows, a column for each parameter that was searched."""
     rows = ((_named(outcome, trial), *measured(trial), *_params(outcome, trial), _ended(trial)) for trial in trials)
     return table(caption, (TRIAL, ATTACK, TEST, NORMS, *outcome.space, "Ended"), rows, class_="numbers")
@@ -65,23 +65,23 @@ def _ended(trial: Trial) -> str:
     return f"pruned at round {trial.rounds}" if trial.state == "pruned" else trial.state
 
 
-def _named(outcome: Outcome, trial: Trial) -> Html:
+def _named(outcome: TuneResult, trial: Trial) -> Html:
     said = {"strongest": trial == outcome.strongest, "as given": trial == outcome.first}
     badges = (element("span", word, class_="badge") for word, holds in said.items() if holds)
     return joined([str(trial.number), *badges], "\u00a0")
 
 
-def _params(outcome: Outcome, trial: Trial) -> Iterator[str]:
+def _params(outcome: TuneResult, trial: Trial) -> Iterator[str]:
     return (short(trial.params[name]) if name in trial.params else "–" for name in outcome.space)
 
 
-def _read_for(outcome: Outcome) -> str:
+def _read_for(outcome: TuneResult) -> str:
     better = "Lower" if outcome.objective == "damage" else "Up and to the right"
     lost = " Trials that did not converge stand at 0." if not all(trial.converged for trial in outcome.trials) else ""
     return f"{better} is better for the attackers. Pruned trials stand where they were stopped.{lost}"
 
 
-def scatter(outcome: Outcome) -> alt.LayerChart:
+def scatter(outcome: TuneResult) -> alt.LayerChart:
     """All trials: attack accuracy over test accuracy, or, where there is only the latter, over the trial's number."""
     import altair as alt
 
@@ -116,7 +116,7 @@ def _marks(points: list[dict[str, Any]]) -> alt.Chart:
     return drawn
 
 
-def _point(outcome: Outcome, trial: Trial) -> dict[str, Any]:
+def _point(outcome: TuneResult, trial: Trial) -> dict[str, Any]:
     """A trial as the chart and its tooltip know it."""
     kinds = {
         "strongest": trial == outcome.strongest,

@@ -17,16 +17,15 @@ from typing import TYPE_CHECKING, Any
 
 from sparsefed import config as configs
 from sparsefed import data, runs
-from sparsefed import reports as report
+from sparsefed.commands.common import Subject, working_folder
 from sparsefed.commands.tune import study as studies
-from sparsefed.commands.tune.options import study_name
-from sparsefed.commands.tune.space import Choice, Searched, Space, own_params, search_space, with_params
+from sparsefed.commands.tune.space import Categories, Searched, Space, own_params, search_space, with_params
 from sparsefed.commands.tune.trials import (
     AIMS,
     WARMUP,
     Objective,
-    Outcome,
     Trial,
+    TuneResult,
     front,
     nondominated,
     outdone,
@@ -36,7 +35,7 @@ from sparsefed.commands.tune.trials import (
 from sparsefed.config import Config, Experiment
 from sparsefed.core.errors import ConfigError, unknown
 from sparsefed.core.rng import integer_seed
-from sparsefed.core.types import RunRecord
+from sparsefed.results.summary import summarise
 
 if TYPE_CHECKING:
     import optuna
@@ -47,22 +46,22 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
-class Standing:
+class TuneProgress:
     """How far a search is."""
 
-    done: int
-    wanted: int
+    done: int  # trials that have ended
+    total: int
     share: float  # of the trial under way
     best: Trial | None
-    ended: Trial | None = None  # the trial that has just come to its end
+    ended: Trial | None = None  # the trial that has just ended
 
 
-Watch = Callable[[Standing], None]
+OnTuning = Callable[[TuneProgress], None]
 
 
 @dataclass(frozen=True)
 class _Search:
-    """All that does not change from trial to trial."""
+    """What stays the same from trial to trial."""
 
     config: Config
     space: Space
@@ -79,7 +78,7 @@ class _Search:
 
     @property
     def checked(self) -> frozenset[int]:
-        """The rounds at which a trial may be pruned: the first evaluations at or after the shares of the way."""
+        """The rounds at which a trial may be pruned: the first evaluations at or after `CHECKED_AT` of the way."""
         rounds, every = self.config.rounds, self.config.evaluate_every
         start = self.config.threat.start - 1
         wanted = (start + share * (rounds - start) for share in CHECKED_AT)
@@ -87,42 +86,61 @@ class _Search:
 
 
 def tune(
-    config: Config,
-    trials: int,
-    folder: Path,
+    subject: Subject,
     *,
-    seed: int | None = None,
-    storage: str | None = None,
+    trials: int,
+    folder: Path | str | None = None,
     objective: str | None = None,
     space: Sequence[str] = (),
     stealth: float | None = None,
-    watch: Watch = lambda standing: None,  # noqa: ARG005
-) -> Outcome:
-    """Search until there are so many trials, those of earlier calls included; Ctrl-C keeps all that are finished.
+    seed: int | None = None,
+    storage: str | None = None,
+    on_progress: OnTuning | None = None,
+) -> TuneResult:
+    """Search the strongest attack against a config's defense; every trial is a run with other parameters of its attack.
 
-    `storage` is the URL of a database, for several machines that share a study; each works in a folder of its own.
+    Args:
+        subject: A config, its table, or the path of its file.
+        trials: Trials in all, those of earlier calls in the same folder included.
+        folder: Where the search is kept, so that it can be continued; by default nowhere.
+        objective: 'both', 'attack' or 'damage'; by default 'both', or 'damage' where the attackers have no goal.
+        space: Where to search, for instance `["attack.step=0.01:1", "attack.to_budget=true,false"]`.
+        stealth: The test accuracy, as a share, that the strongest attack may cost.
+        seed: The seed of the search; by default the config's.
+        storage: The URL of a database, for several machines that share a study, each in a folder of its own.
+        on_progress: Called before the first trial, after every round and after every trial.
+
+    Returns:
+        All trials, those that no other beats, and the strongest. Ctrl-C keeps all that are finished in the folder.
+
+    Raises:
+        ConfigError: The config has no attack that can be tuned, or an option is impossible.
+        RunError: The folder holds another search, or its database fails.
     """
     studies.library()
     _check(trials, stealth, objective)
-    found = search_space(config, space)
+    config = configs.as_config(subject)
+    searched = search_space(config, space)
     load = functools.cache(data.load)
     experiment = configs.build(config, load)
     aim = _aim(objective, experiment)
-    place = f"{socket.gethostname()}:{folder.resolve()}"
-    drawn_from = config.seed if seed is None else seed
-    search = _Search(config, found, aim, stealth, drawn_from, experiment.facts, load, place)
-    folder.mkdir(parents=True, exist_ok=True)
-    with runs.locked(folder), studies.patiently() as check:
+    with working_folder(folder) as kept:
+        kept.mkdir(parents=True, exist_ok=True)
+        place = f"{socket.gethostname()}:{kept.resolve()}"
+        drawn_from = config.seed if seed is None else seed
+        search = _Search(config, searched, aim, stealth, drawn_from, experiment.facts, load, place)
+        with runs.locked(kept), studies.patiently() as check:
 
-        def watched(standing: Standing) -> None:
-            check()
-            watch(standing)
+            def show(progress: TuneProgress) -> None:
+                check()
+                if on_progress is not None:
+                    on_progress(progress)
 
-        name = study_name(folder, config, found, aim)
-        with studies.opened(name, folder, storage, aim) as study:
-            studies.bury(study, place, alone=storage is None)
-            _go_on(study, search, trials, watched)
-            return _outcome(study, search)
+            name = studies.study_name(kept, config, searched, aim)
+            with studies.opened(name, kept, storage, aim) as study:
+                studies.bury(study, place, alone=storage is None)
+                _go_on(study, search, trials, show)
+                return _result(study, search)
 
 
 def _check(trials: int, stealth: float | None, objective: str | None) -> None:
@@ -134,11 +152,11 @@ def _check(trials: int, stealth: float | None, objective: str | None) -> None:
         raise ConfigError(unknown("objective", objective, AIMS))
 
 
-def _aim(asked: str | None, experiment: Experiment) -> Objective:
-    """What was asked for, if the attack has a goal; otherwise there is but one thing to aim at."""
+def _aim(wanted: str | None, experiment: Experiment) -> Objective:
+    """Return the wanted objective if the attack has a goal; otherwise there is but one thing to aim at."""
     if "attack_points" in experiment.facts:
-        return next((aim for aim in AIMS if aim == asked), "both")
-    if asked in ("both", "attack"):
+        return next((aim for aim in AIMS if aim == wanted), "both")
+    if wanted in ("both", "attack"):
         attack = experiment.config.attack
         raise ConfigError(
             f"attack {attack.name if attack else ''} wants no particular labels, so there is no attack accuracy; "
@@ -147,14 +165,14 @@ def _aim(asked: str | None, experiment: Experiment) -> Objective:
     return "damage"
 
 
-def _go_on(study: optuna.Study, search: _Search, wanted: int, watch: Watch) -> None:
-    """Trial after trial until there are as many as wanted."""
+def _go_on(study: optuna.Study, search: _Search, wanted: int, show: OnTuning) -> None:
+    """Run trial after trial until there are as many as wanted."""
     optuna = studies.library()
     ended: list[Trial] = []
     while True:
         done, best = len(studies.in_state(study, *SETTLED)), _best(study, search)
-        standing = Standing(done, wanted, 0.0, best)
-        watch(replace(standing, ended=ended[-1] if ended else None))
+        progress = TuneProgress(done, wanted, 0.0, best)
+        show(replace(progress, ended=ended[-1] if ended else None))
         if done >= wanted and best is not None:
             return
         # Where all but the first trial is done, it is not left to another machine, which may be dead.
@@ -164,18 +182,18 @@ def _go_on(study: optuna.Study, search: _Search, wanted: int, watch: Watch) -> N
         drawn = integer_seed(search.seed, "tune", done, running) % 2**32
         study.sampler = optuna.samplers.TPESampler(seed=drawn, constant_liar=True)
         study.optimize(
-            functools.partial(_try, search, _shown(watch, standing)),
+            functools.partial(_try, search, _within_a_trial(show, progress)),
             n_trials=1,
             callbacks=[lambda study, trial: ended.append(studies.read(trial))],  # noqa: ARG005
         )
 
 
-def _shown(watch: Watch, standing: Standing) -> Callable[[float], None]:
-    return lambda share: watch(replace(standing, share=share))
+def _within_a_trial(show: OnTuning, progress: TuneProgress) -> Callable[[float], None]:
+    return lambda share: show(replace(progress, share=share))
 
 
 def _is_coming(study: optuna.Study, own: Mapping[str, Any]) -> bool:
-    """Whether the config's own parameters are about to be tried, or are being tried elsewhere."""
+    """Return whether the config's own parameters are about to be tried, or are being tried elsewhere."""
     return any(trial.user_attrs.get("as given") == own for trial in studies.in_state(study, "WAITING", "RUNNING"))
 
 
@@ -183,7 +201,7 @@ def _is_coming(study: optuna.Study, own: Mapping[str, Any]) -> bool:
 
 
 def _try(search: _Search, shown: Callable[[float], None], trial: optuna.Trial) -> tuple[float, ...]:
-    """One trial: a whole run, unless the attack refuses the parameters or it is pruned."""
+    """Run one trial: a whole run, unless the attack refuses the parameters or it is pruned."""
     pruned = studies.library().TrialPruned
     trial.set_user_attr("place", search.place)
     given = trial.user_attrs.get("as given", search.space)
@@ -199,10 +217,10 @@ def _try(search: _Search, shown: Callable[[float], None], trial: optuna.Trial) -
             raise
         trial.set_user_attr("refused", str(error))
         raise pruned(str(error)) from error
-    trial.set_user_attr("result", _result(search, rows))
+    trial.set_user_attr("result", _measured(search, rows))
     if rows[-1]["round"] < search.config.rounds:
         raise pruned(f"without hope at round {rows[-1]['round']}")
-    return values(Trial(trial.number, params, "finished", **_result(search, rows)), search.objective)
+    return values(Trial(trial.number, params, "finished", **_measured(search, rows)), search.objective)
 
 
 def _rounds(search: _Search, params: Mapping[str, Any], shown: Callable[[float], None]) -> Iterator[Mapping[str, Any]]:
@@ -213,16 +231,16 @@ def _rounds(search: _Search, params: Mapping[str, Any], shown: Callable[[float],
 
 
 def _suggested(trial: optuna.Trial, name: str, searched: Searched) -> Any:
-    if isinstance(searched, Choice):
+    if isinstance(searched, Categories):
         return trial.suggest_categorical(name, searched.options)
     if searched.whole:
         return trial.suggest_int(name, int(searched.low), int(searched.high), log=searched.log)
     return trial.suggest_float(name, searched.low, searched.high, log=searched.log)
 
 
-def _result(search: _Search, rows: Rows) -> dict[str, Any]:
-    """The numbers of a trial, which are those of a report on the same run."""
-    (row,) = report.summary([RunRecord("", {}, {"task": search.facts}, tuple(rows))])
+def _measured(search: _Search, rows: Rows) -> dict[str, Any]:
+    """Return the numbers of a trial, which are those of a report on the same run."""
+    row = summarise(rows, search.facts)
     return {
         "rounds": row.rounds,
         "attack_accuracy": row.attack_mean,
@@ -233,9 +251,9 @@ def _result(search: _Search, rows: Rows) -> dict[str, Any]:
 
 
 def _is_hopeless(search: _Search, trial: optuna.Trial, params: Mapping[str, Any], rows: Rows) -> bool:
-    """Compare with what the others had at the same round, after leaving word for those to come."""
+    """Return whether others were far better at the same round; notes this one's values for those to come."""
     reached = rows[-1]["round"]
-    now = values(Trial(0, params, "pruned", **_result(search, rows[-1:])), search.objective)
+    now = values(Trial(0, params, "pruned", **_measured(search, rows[-1:])), search.objective)
     trial.set_user_attr(f"at round {reached}", now)
     if len(now) == 1:
         trial.report(now[0], reached)
@@ -247,26 +265,26 @@ def _is_hopeless(search: _Search, trial: optuna.Trial, params: Mapping[str, Any]
     return any(outdone(now, tuple(other.user_attrs[f"at round {reached}"])) for other in best)
 
 
-# --- what it has come to ---------------------------------------------------------------------------------------------
+# --- the result ------------------------------------------------------------------------------------------------------
 
 
 def _first(study: optuna.Study, own: Mapping[str, Any]) -> Trial | None:
-    """The trial of the config's own parameters, once it is finished."""
+    """Return the trial of the config's own parameters, once it is finished."""
     finished = studies.in_state(study, "COMPLETE")
     same = (trial for trial in finished if own in (trial.user_attrs.get("as given"), trial.params))
     return next(map(studies.read, same), None)
 
 
 def _best(study: optuna.Study, search: _Search) -> Trial | None:
-    """The strongest so far; None until the config's own parameters have been tried."""
+    """Return the strongest so far; None until the config's own parameters have been tried."""
     first = _first(study, search.own)
     return first and strongest(studies.trials(study, "COMPLETE"), first, search.objective, search.stealth)
 
 
-def _outcome(study: optuna.Study, search: _Search) -> Outcome:
+def _result(study: optuna.Study, search: _Search) -> TuneResult:
     first, best = _first(study, search.own), _best(study, search)
     assert first is not None and best is not None
-    return Outcome(
+    return TuneResult(
         search.config,
         search.space,
         search.objective,

@@ -1,4 +1,4 @@
-"""What is searched: for each parameter of an attack's method, a range of numbers or some choices.
+"""The search space: for each parameter of an attack's method, a range of numbers or some choices.
 
 The goal's parameters are left alone: another goal is another question.
 """
@@ -27,13 +27,13 @@ class Range:
 
 
 @dataclass(frozen=True)
-class Choice:
-    """Some values, no order among them."""
+class Categories:
+    """Some values without an order among them."""
 
     options: tuple[Any, ...]
 
 
-Searched = Range | Choice
+Searched = Range | Categories
 Space = Mapping[str, Searched]
 
 WIDTH = 30  # a parameter that the table does not know is searched from its default / WIDTH to its default * WIDTH
@@ -65,28 +65,30 @@ SAY_SPACE = "say what to search as --space attack.KEY=LOW:HIGH, or attack.KEY=A,
 
 
 def search_space(config: Config, wanted: Sequence[str] = ()) -> Space:
-    """What each parameter of the attack may be: as wanted (`attack.step=0.01:1`, `attack.to_budget=true,false`), as the
-    table says, or around its default. Always with the config's own value in it."""
+    """Return what each parameter of the attack may be, always with the config's own value in it.
+
+    As wanted (`attack.step=0.01:1`, `attack.to_budget=true,false`), as the table says, or around its default.
+    """
     if config.attack is None:
         raise ConfigError("there is no [attack] to tune; add [threat] and [attack] to the config")
     attacker, given = configs.attacker(config.attack), config.attack.params
     known = {p.name: p for p in parameters(attacker.method, 1)}
     beside = {p.name: p.default for p in parameters(attacker.goal, 1)} | given
-    asked = dict(_asked(text, config.attack.name, known, beside) for text in wanted)
+    given_spaces = dict(_split(text, config.attack.name, known, beside) for text in wanted)
     space: dict[str, Searched] = {}
     for name, parameter in known.items():
         own = given.get(name, parameter.default)
-        if name in asked:
-            space[name] = _as_asked(config, parameter, own, asked[name])
-        elif found := _usual(getattr(attacker.method, "__name__", ""), parameter, own, beside):
-            space[name] = found
+        if name in given_spaces:
+            space[name] = _given(config, parameter, own, given_spaces[name])
+        elif searched := _usual(getattr(attacker.method, "__name__", ""), parameter, own, beside):
+            space[name] = searched
     if not space:
         raise ConfigError(f"attack {config.attack.name} has no parameter that can be searched; {SAY_SPACE}")
     return space
 
 
 def own_params(config: Config, space: Space) -> dict[str, Any]:
-    """The config's own values of what is searched, but for those that it leaves to the attack."""
+    """Return the config's own values of what is searched, but for those that it leaves to the attack."""
     assert config.attack is not None
     defaults = {p.name: p.default for p in parameters(configs.attacker(config.attack).method, 1)}
     own = {name: config.attack.params.get(name, defaults[name]) for name in space}
@@ -94,22 +96,24 @@ def own_params(config: Config, space: Space) -> dict[str, Any]:
 
 
 def with_params(config: Config, params: Mapping[str, Any]) -> Config:
-    """The config with other parameters of its attack."""
+    """Return the config with other parameters of its attack."""
     table = configs.dump(config)
     return configs.parse({**table, "attack": {**table["attack"], **params}})
 
 
 def holds(searched: Searched, value: Any) -> bool:
-    """Whether the search may try the value; None, which leaves it to the attack, it may."""
+    """Return whether the search may try the value; None, which leaves it to the attack, it may."""
     if value is None:
         return True
-    return value in searched.options if isinstance(searched, Choice) else bool(searched.low <= value <= searched.high)
+    return (
+        value in searched.options if isinstance(searched, Categories) else bool(searched.low <= value <= searched.high)
+    )
 
 
-# --- as a user says it -----------------------------------------------------------------------------------------------
+# --- as a user writes it ---------------------------------------------------------------------------------------------
 
 
-def _asked(text: str, attack: str, known: Mapping[str, Parameter], beside: Mapping[str, Any]) -> tuple[str, str]:
+def _split(text: str, attack: str, known: Mapping[str, Parameter], beside: Mapping[str, Any]) -> tuple[str, str]:
     key, equals, wanted = (part.strip() for part in text.partition("="))
     name = key.removeprefix("attack.")
     if not (name and equals and wanted):
@@ -124,21 +128,21 @@ def _asked(text: str, attack: str, known: Mapping[str, Parameter], beside: Mappi
     return name, wanted
 
 
-def _as_asked(config: Config, parameter: Parameter, own: Any, wanted: str) -> Searched:
-    """What the user wants, if the attack takes it and the search can begin with the config's own value."""
-    said = f"--space attack.{parameter.name}={wanted}"
+def _given(config: Config, parameter: Parameter, own: Any, wanted: str) -> Searched:
+    """Return the wanted space, if the attack takes it and the search can begin with the config's own value."""
+    option = f"--space attack.{parameter.name}={wanted}"
     try:
-        found = _written(wanted, _is_whole(parameter, own))
-        for value in (found.low, found.high) if isinstance(found, Range) else found.options:
+        searched = _written(wanted, _is_whole(parameter, own))
+        for value in (searched.low, searched.high) if isinstance(searched, Range) else searched.options:
             with_params(config, {parameter.name: value})
     except ConfigError as error:
-        raise ConfigError(f"{said}: {error}") from error
-    if not holds(found, own):
+        raise ConfigError(f"{option}: {error}") from error
+    if not holds(searched, own):
         raise ConfigError(
-            f"{said} leaves out {own!r}, which the config has and the search begins with; widen it, or begin elsewhere "
-            f"with --set attack.{parameter.name}=VALUE"
+            f"{option} leaves out {own!r}, which the config has and the search begins with; widen it, or begin "
+            f"elsewhere with --set attack.{parameter.name}=VALUE"
         )
-    return found
+    return searched
 
 
 def _written(text: str, whole: bool) -> Searched:
@@ -147,11 +151,11 @@ def _written(text: str, whole: bool) -> Searched:
     >>> _written("0.01:1", whole=False)
     Range(low=0.01, high=1.0, log=True, whole=False)
     >>> _written("true,false", whole=False)
-    Choice(options=(True, False))
+    Categories(options=(True, False))
     """
     left, colon, right = text.partition(":")
     if not colon:
-        return Choice(tuple(configs.value_of(part) for part in text.split(",")))
+        return Categories(tuple(configs.value_of(part) for part in text.split(",")))
     try:
         low, high = float(left), float(right)
     except ValueError:
@@ -167,24 +171,24 @@ def _written(text: str, whole: bool) -> Searched:
 
 
 def _usual(method: str, parameter: Parameter, own: Any, beside: Mapping[str, Any]) -> Searched | None:
-    """What the table says, or what follows from type and default, widened to the config's own value."""
+    """Return what the table says, or what follows from type and default, widened to the config's own value."""
     name, whole = parameter.name, _is_whole(parameter, own)
-    said = SPACES.get(f"{method}.{name}", SPACES.get(name, ""))
-    if said is None:
+    listed = SPACES.get(f"{method}.{name}", SPACES.get(name, ""))
+    if listed is None:
         return None
     if name == "batch" and whole:
         most = next((int(beside[size]) for size in SIZES if size in beside), MOST_IN_A_BATCH)
         return _widened(Range(1, max(most, 1), True, True), own)
-    found = _written(said, whole) if said else _derived(parameter, own, whole)
-    return _widened(found, own) if isinstance(found, Range) else found
+    searched = _written(listed, whole) if listed else _derived(parameter, own, whole)
+    return _widened(searched, own) if isinstance(searched, Range) else searched
 
 
 def _derived(parameter: Parameter, own: Any, whole: bool) -> Searched | None:
     if isinstance(own, bool):
-        return Choice((False, True))
+        return Categories((False, True))
     if isinstance(own, str):
         options = tuple(option.strip("'") for option in parameter.type.split(" | "))
-        return Choice(options) if len(options) > 1 and own in options else None
+        return Categories(options) if len(options) > 1 and own in options else None
     middle = parameter.default if _is_positive(parameter.default) else own
     if not _is_positive(middle):
         return None
@@ -192,17 +196,17 @@ def _derived(parameter: Parameter, own: Any, whole: bool) -> Searched | None:
     return _numbers(max(1, round(low)) if whole else low, high, True, whole)
 
 
-def _widened(found: Range, own: Any) -> Range | None:
-    """The range with the config's own value in it, if it has one; None where a logarithmic scale cannot have it."""
+def _widened(within: Range, own: Any) -> Range | None:
+    """Widen a range to the config's own value, if it has one; None where a logarithmic scale cannot have it."""
     if own is None:
-        return found
-    if found.log and own <= 0:
+        return within
+    if within.log and own <= 0:
         return None
-    return _numbers(min(found.low, own), max(found.high, own), found.log, found.whole)
+    return _numbers(min(within.low, own), max(within.high, own), within.log, within.whole)
 
 
 def _numbers(low: float, high: float, log: bool, whole: bool) -> Range:
-    """One type throughout: a question is compared as it is written, and 5 is not written like 5.0."""
+    """Return a range of one type: a question is compared as it is written, and 5 is not written like 5.0."""
     number = round if whole else float
     return Range(number(low), number(high), log, whole)
 

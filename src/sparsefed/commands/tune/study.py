@@ -1,4 +1,4 @@
-"""The study that Optuna keeps in a database: opened, told apart from the dead, read as trials.
+"""The study that Optuna keeps in a database: its name, opening it, its dead trials, its trials as records.
 
 Importing this module is light, and Optuna an extra: it is loaded when a study is opened.
 """
@@ -6,27 +6,89 @@ Importing this module is light, and Optuna an extra: it is loaded when a study i
 from __future__ import annotations
 
 import functools
+import hashlib
+import json
 import signal
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal
 
+from sparsefed import config as configs
+from sparsefed import runs
+from sparsefed.commands.tune.space import Space
 from sparsefed.commands.tune.trials import WARMUP, Objective, Trial
+from sparsefed.config import Config
 from sparsefed.core.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
     import optuna
 
-DATABASE = "study.db"
+DATABASE, QUESTION = "study.db", "study.json"
 HEARTBEAT, GRACE = 30, 120  # seconds: a trial that has not been heard of for so long is dead
 
 
+def study_name(folder: Path, config: Config, space: Space, objective: Objective) -> str:
+    """Return the name of a study, the same for the same question, and write that question into the folder.
+
+    A question is everything that changes a number, but for where the search begins: a folder is about one, and machines
+    that put the same one to the same database share a study.
+
+    Raises:
+        RunError: The folder holds a search of another question.
+    """
+    table = configs.dump(config)
+    table["attack"] = {key: value for key, value in table["attack"].items() if key not in space}
+    for key in ("name", "checkpoint_every"):
+        table.pop(key, None)
+    searched = {name: asdict(each) for name, each in space.items()}
+    text = json.dumps({"config": table, "space": searched, "objective": objective}, indent=2, sort_keys=True)
+    path = folder / QUESTION
+    if path.exists():
+        _refuse_another(folder, _read_question(path), json.loads(text))
+    else:
+        runs.write_atomically(path, (text + "\n").encode())
+    return f"sparsefed-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def _read_question(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise RunError(
+            f"{path} is damaged ({error}); delete it: it only says what the search beside it is of"
+        ) from None
+
+
+def _refuse_another(folder: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+    before, now = dict(_flat(there)), dict(_flat(here))
+    changed = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
+    if changed:
+        key = changed[0]
+        more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+        raise RunError(
+            f"{folder} holds another search: {key.removeprefix('config.')} was {before.get(key)} and is {now.get(key)}"
+            f"{more}; choose another folder with --out, or undo the change to go on"
+        )
+
+
+def _flat(table: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    for key, item in table.items():
+        if isinstance(item, Mapping):
+            yield from _flat(item, f"{path}{key}.")
+        else:
+            yield f"{path}{key}", item
+
+
+# --- opening it ------------------------------------------------------------------------------------------------------
+
+
 def library() -> Any:
-    """Optuna, or what to install."""
+    """Return Optuna, or say what to install."""
     try:
         import optuna
     except ImportError:
@@ -36,7 +98,7 @@ def library() -> Any:
 
 @contextmanager
 def opened(name: str, folder: Path, url: str | None, objective: Objective) -> Iterator[optuna.Study]:
-    """The study of that name in the database at the URL, or in the folder's own; trouble with it in one sentence."""
+    """Open the study of that name in the database at the URL, or in the folder's own; trouble is one sentence."""
     import sqlalchemy.exc
 
     optuna = library()
@@ -68,7 +130,7 @@ def opened(name: str, folder: Path, url: str | None, objective: Objective) -> It
 
 
 def _storage(url: str) -> Any:
-    """The database, with a heartbeat: trials whose machine is gone are found out."""
+    """Open the database with a heartbeat, by which trials whose machine is gone are noticed."""
     waiting = {"connect_args": {"timeout": 60}} if url.startswith("sqlite") else {"pool_pre_ping": True}
     return library().storages.RDBStorage(url, waiting, heartbeat_interval=HEARTBEAT, grace_period=GRACE)
 
@@ -93,13 +155,13 @@ def _not_opened(folder: Path, url: str | None, error: Exception) -> Exception:
 
 
 def _reason(error: BaseException) -> str:
-    """The first line of what the database itself said, which SQLAlchemy and Optuna wrap."""
+    """Return the first line of the database's own message, which SQLAlchemy and Optuna wrap."""
     *_, first = _chain(error)
     return str(first).splitlines()[0] if str(first) else type(first).__name__
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """An error, what it was made of, and so on; Optuna, in trouble with its database, may stumble over itself."""
+    """Yield an error, its cause, and so on; Optuna, in trouble with its database, may raise errors of its own."""
     current: BaseException | None = error
     while current is not None:
         yield current
@@ -108,7 +170,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Optuna tells each trial on stderr, and warns of what it calls experimental: the heartbeat, sharing a study."""
+    """Silence Optuna, which logs each trial and warns of what it calls experimental: heartbeat, shared studies."""
     optuna = library()
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -122,8 +184,10 @@ def _quiet() -> Iterator[None]:
 
 @contextmanager
 def patiently() -> Iterator[Callable[[], None]]:
-    """Ctrl-C, and whatever else is treated like it, waits until `check` is called between two rounds: in the middle of
-    a write, the libraries of the database would make another error of it. Asked twice, it does not wait."""
+    """Delay Ctrl-C, and whatever else is treated like it, until `check` is called between two rounds.
+
+    In the middle of a write, the libraries of the database would make another error of it. A second one does not wait.
+    """
     waiting: list[Callable[[], object]] = []
 
     def hold(before: Callable[[int, FrameType | None], object], number: int, frame: FrameType | None) -> None:
@@ -138,8 +202,8 @@ def patiently() -> Iterator[Callable[[], None]]:
     if threading.current_thread() is not threading.main_thread():  # which alone hears of signals
         yield check
         return
-    found = {sig: signal.getsignal(sig) for sig in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    handlers = {sig: before for sig, before in found.items() if callable(before)}
+    present = {sig: signal.getsignal(sig) for sig in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    handlers = {sig: before for sig, before in present.items() if callable(before)}
     try:
         for sig, before in handlers.items():
             signal.signal(sig, functools.partial(hold, before))
@@ -154,26 +218,29 @@ def patiently() -> Iterator[Callable[[], None]]:
 
 
 def in_state(study: optuna.Study, *names: str) -> list[optuna.trial.FrozenTrial]:
-    """The trials that are in one of these of Optuna's states."""
+    """Return the trials that are in one of these of Optuna's states."""
     states = library().trial.TrialState
     return study.get_trials(deepcopy=False, states=tuple(states[name] for name in names))
 
 
 def trials(study: optuna.Study, *names: str) -> list[Trial]:
-    """The same, read."""
+    """Return the trials in one of these states as records."""
     return [read(trial) for trial in in_state(study, *names)]
 
 
 def read(frozen: optuna.trial.FrozenTrial) -> Trial:
-    """A trial that has come to its end."""
+    """Return the record of a trial that has ended."""
     known, complete = frozen.user_attrs, library().trial.TrialState.COMPLETE
     ended: Literal["finished", "pruned"] = "finished" if frozen.state == complete else "pruned"
     return Trial(frozen.number, frozen.params, "refused" if "refused" in known else ended, **known.get("result", {}))
 
 
 def bury(study: optuna.Study, place: str, alone: bool) -> None:
-    """Whoever holds the folder's lock knows that nobody is at work on the trials that were begun in it: on any trial,
-    where the database is the folder's own, and otherwise on those that say so."""
+    """Mark the trials that a dead process left running as failed.
+
+    Whoever holds the folder's lock knows that no process works on the trials that were begun in it: on any trial, where
+    the database is the folder's own (`alone`), and otherwise on those that carry its `place`.
+    """
     for trial in in_state(study, "RUNNING"):
         if alone or trial.user_attrs.get("place") == place:
             study.tell(trial.number, state=library().trial.TrialState.FAIL)

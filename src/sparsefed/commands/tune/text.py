@@ -10,12 +10,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from sparsefed import config as configs
-from sparsefed.commands.tune.trials import AIMS, STEALTH, Outcome, Trial
+from sparsefed.commands.tune.trials import AIMS, STEALTH, Trial, TuneResult
 from sparsefed.core import toml
 from sparsefed.results.numbers import percent, times
 
 
-def sentences(outcome: Outcome) -> list[str]:
+def sentences(outcome: TuneResult) -> list[str]:
     """The outcome in a few sentences, the most important first."""
     best, first = outcome.strongest, outcome.first
     count = Counter(trial.state for trial in outcome.trials)
@@ -33,7 +33,7 @@ def sentences(outcome: Outcome) -> list[str]:
     ]
 
 
-def _rule(outcome: Outcome) -> str:
+def _rule(outcome: TuneResult) -> str:
     below = f"at most {100 * (STEALTH if outcome.stealth is None else outcome.stealth):g} points below the best of all"
     below += ", or no lower than with the parameters as given" if outcome.stealth is None else ""
     return {
@@ -60,7 +60,7 @@ def measured(trial: Trial) -> tuple[str, str, str]:
     return percent(trial.attack_accuracy), test, times(trial.norm_ratio)
 
 
-def front_table(outcome: Outcome) -> Table:
+def front_table(outcome: TuneResult) -> Table:
     """The trials that no other beats, the strongest attack first."""
     table = Table(title="Pareto front" if outcome.objective == "both" else "Best trials", title_justify="left")
     for heading in ("trial", "attack\naccuracy", "test\naccuracy", "attacker /\nhonest norm"):
@@ -73,7 +73,7 @@ def front_table(outcome: Outcome) -> Table:
     return table
 
 
-def config_text(outcome: Outcome) -> str:
+def config_text(outcome: TuneResult) -> str:
     """The config of the strongest attack, ready to be run, with what is known of it on top."""
     head = (line for sentence in sentences(outcome) for line in textwrap.wrap(sentence, 100))
     return "".join(f"# {line}\n" for line in head) + f"\n{toml.dumps(configs.dump(outcome.tuned))}\n"

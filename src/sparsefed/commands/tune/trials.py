@@ -1,4 +1,4 @@
-"""What came out of a search: its trials, those that no other beats, and the strongest. Values in, values out."""
+"""The result of a search: its trials, those that no other beats, and the strongest. Values in, values out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ AIMS: Mapping[Objective, str] = {
     "attack": "attack accuracy up, whatever it costs",
     "damage": "test accuracy down",
 }
-STEALTH = 0.02  # of test accuracy, which an attack may cost and still count as unseen, where nobody says
+STEALTH = 0.02  # of test accuracy, which an attack may cost and still count as unseen, by default
 WARMUP = 5  # finished trials before any is pruned
 GAP, SLACK = 0.1, 0.02  # how far ahead in one objective, and behind in the other, the trial is that ends another
 
@@ -35,8 +35,8 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """A search as it stands."""
+class TuneResult:
+    """A search for the strongest attack, as far as it has come."""
 
     config: Config  # the one that was given
     space: Space
@@ -46,7 +46,7 @@ class Outcome:
     front: tuple[Trial, ...]  # the nondominated of the finished trials, the strongest attack first
     first: Trial  # of the parameters as given
     strongest: Trial
-    failed: int  # trials that were killed or interrupted; they count for nothing
+    failed: int  # trials that were killed or interrupted; they are not counted
 
     @property
     def tuned(self) -> Config:
@@ -54,15 +54,24 @@ class Outcome:
         name = f"{self.config.name}-tuned" if self.config.name else "tuned"
         return with_params(self.config, self.strongest.params).model_copy(update={"name": name})
 
+    def records(self) -> list[dict[str, Any]]:
+        """Return a flat record for each trial, as `pandas.DataFrame` takes them."""
+        return [
+            {key: value for key, value in vars(trial).items() if key != "params"}
+            | {f"attack.{name}": trial.params.get(name) for name in self.space}
+            | {"as_given": trial == self.first, "front": trial in self.front, "strongest": trial == self.strongest}
+            for trial in self.trials
+        ]
+
 
 def values(trial: Trial, objective: Objective) -> tuple[float, ...]:
-    """What the search makes as high as it can."""
+    """Return what the search makes as high as it can."""
     attack, test = (trial.attack_accuracy or 0.0, trial.test_accuracy or 0.0) if trial.converged else (0.0, 0.0)
     return {"both": (attack, test), "attack": (attack,), "damage": (-test,)}[objective]
 
 
 def nondominated(points: Sequence[tuple[float, ...]]) -> list[int]:
-    """Where no other point is at least as high in everything and higher in something.
+    """Return the positions of the points that no other beats: at least as high in everything, higher in something.
 
     >>> nondominated([(0.9, 0.5), (0.8, 0.7), (0.8, 0.6), (0.9, 0.5)])
     [0, 1, 3]
@@ -75,13 +84,13 @@ def _dominates(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
 
 
 def front(finished: Sequence[Trial], objective: Objective) -> tuple[Trial, ...]:
-    """The trials that no other beats, the strongest attack first."""
+    """Return the trials that no other beats, the strongest attack first."""
     kept = [finished[i] for i in nondominated([values(trial, objective) for trial in finished])]
     return tuple(sorted(kept, key=lambda trial: values(trial, objective), reverse=True))
 
 
 def strongest(finished: Sequence[Trial], first: Trial, objective: Objective, stealth: float | None) -> Trial:
-    """The strongest of the finished trials, by the package's rule; of equal ones the stealthier, then the earlier."""
+    """Return the strongest finished trial by the package's rule; of equal ones the stealthier, then the earlier."""
 
     def order(trial: Trial) -> tuple[float, ...]:
         attack, test = values(trial, "both")
@@ -96,7 +105,7 @@ def strongest(finished: Sequence[Trial], first: Trial, objective: Objective, ste
 
 
 def outdone(now: tuple[float, ...], then: tuple[float, ...]) -> bool:
-    """Whether a trial that was there `then` leaves one that is here `now`, at the same round, without hope.
+    """Return whether a trial that was there `then` leaves one that is here `now`, at the same round, without hope.
 
     >>> outdone((0.1, 0.86), (0.9, 0.85)), outdone((0.1, 0.86), (0.9, 0.80))
     (True, False)

@@ -8,7 +8,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from sparsefed.commands.tune.optimise import Standing
+from sparsefed.commands.tune.optimise import TuneProgress
 from sparsefed.commands.tune.trials import Trial
 from sparsefed.results.numbers import duration, percent
 
@@ -41,22 +41,22 @@ class TuneView:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._progress.stop()
 
-    def show(self, standing: Standing) -> None:
+    def show(self, progress: TuneProgress) -> None:
         """How far the search is now."""
         if self._first < 0:  # trials of earlier calls took none of this one's time
-            self._began, self._first = time.monotonic(), standing.done
-            self._progress.reset(self._task, completed=standing.done, done=standing.done, best=_NOTHING)
-        best = _brief(standing.best) if standing.best else _NOTHING
-        self._progress.update(self._task, completed=standing.done + standing.share, done=standing.done, best=best)
-        if standing.ended and not self._console.is_terminal:
-            line = self._line(standing, standing.ended, best)
+            self._began, self._first = time.monotonic(), progress.done
+            self._progress.reset(self._task, completed=progress.done, done=progress.done, best=_NOTHING)
+        best = _brief(progress.best) if progress.best else _NOTHING
+        self._progress.update(self._task, completed=progress.done + progress.share, done=progress.done, best=best)
+        if progress.ended and not self._console.is_terminal:
+            line = self._line(progress, progress.ended, best)
             self._console.print(line, highlight=False, soft_wrap=True, markup=False)
 
-    def _line(self, standing: Standing, ended: Trial, best: str) -> str:
-        new = max(standing.done - self._first, 1)
-        left = (time.monotonic() - self._began) / new * max(standing.wanted - standing.done, 0)
+    def _line(self, progress: TuneProgress, ended: Trial, best: str) -> str:
+        new = max(progress.done - self._first, 1)
+        left = (time.monotonic() - self._began) / new * max(progress.total - progress.done, 0)
         come = _brief(ended) if ended.state == "finished" else ended.state
-        return f"trial {standing.done}/{standing.wanted}: {come}; best {best}; {duration(left)} left"
+        return f"trial {progress.done}/{progress.total}: {come}; best {best}; {duration(left)} left"
 
 
 def _brief(trial: Trial) -> str:

@@ -1,0 +1,70 @@
+"""What the Python function of every command shares: its subject, its folder, its progress, and the runs it needs."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sparsefed import config as configs
+from sparsefed import runs
+from sparsefed.config import Config, Experiment
+from sparsefed.config.load import Described
+from sparsefed.core.round import RoundReport
+
+Subject = Config | Mapping[str, Any] | Path | str | Described  # a config, its table, its file, or a Simulation
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a command has come."""
+
+    title: str  # what is being done
+    done: float
+    total: float
+    unit: str = "rounds"  # what `done` and `total` count
+
+
+OnProgress = Callable[[Progress], None]
+RunAll = Callable[[Mapping[Path, Config]], None]  # runs every config into its folder
+
+
+@contextmanager
+def working_folder(folder: Path | str | None) -> Iterator[Path]:
+    """Provide the folder a command works in: the given one, or a temporary one that is removed at the end."""
+    if folder is not None:
+        yield Path(folder)
+        return
+    with tempfile.TemporaryDirectory(prefix="sparsefed-") as temporary:
+        yield Path(temporary)
+
+
+def run_all(wanted: Mapping[Path, Config], on_progress: OnProgress | None = None) -> None:
+    """Run every config into its folder, one after the other, after all have been built; finished runs stay."""
+    todo = runs.unfinished({folder: configs.dump(config) for folder, config in wanted.items()})
+    for folder, experiment in zip(todo, configs.build_all([wanted[folder] for folder in todo]), strict=True):
+        name, rounds = experiment.config.name, experiment.config.rounds
+
+        def on_round(report: RoundReport, name: str = name, rounds: int = rounds) -> None:
+            if on_progress is not None:
+                on_progress(Progress(name, report.state.round, rounds))
+
+        run_into(folder, experiment, on_round)
+
+
+def run_into(
+    folder: Path, experiment: Experiment, on_round: Callable[[RoundReport], None], rounds: int | None = None
+) -> None:
+    """Run a built config into a folder from where the folder stands; with `rounds`, so far only and not evaluated."""
+    part = experiment if rounds is None else replace(experiment, rounds=rounds, evaluate=lambda theta: {})  # noqa: ARG005
+    runs.run(
+        folder,
+        configs.dump(experiment.config),
+        lambda: part,
+        checkpoint_every=experiment.config.checkpoint_every,
+        on_round=on_round,
+        create=not runs.is_run(folder),
+    )

@@ -1,0 +1,362 @@
+"""A server for anybody's training loop: any rule, with its memory from round to round.
+
+    server = Server(sparsefed.defenses.sparsefed(k=1000, clip_norm=5.0), like=model)
+    step = server.step(updates, lr=0.1)       # an update is `before - after`: the server subtracts
+    model = step.model
+
+Where devices come from, and how they train, is the caller's business. Simulated rounds give the same numbers, bit for
+bit, for the same updates.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from sparsefed.core.errors import ConfigError, RunError
+from sparsefed.core.layout import Layout, layout
+from sparsefed.core.types import Block, Context, Defense, IntArray, State
+from sparsefed.defenses import DEFENSES, Rule, as_rule, rule_info
+from sparsefed.defenses.aggregate import BLOCK_BYTES
+from sparsefed.defenses.modes import Mode, PresetName
+from sparsefed.defenses.pipeline import CLIPPED_BEYOND, LARGEST_NORM
+from sparsefed.kernels.blocks import RowsBlock, as_blocks
+from sparsefed.runs.disk import write_atomically
+
+Rows = Tensor | npt.NDArray[Any]  # [m, d], or [d]
+Parts = Mapping[str, Any]  # a state dict
+Model = nn.Module | Parts | Rows | int
+Updates = Rows | Sequence[Parts | Rows] | Iterable[Parts | Rows | Sequence[Parts] | Block]
+
+_HEADER = "sparsefed_server"
+
+
+@dataclass(frozen=True)
+class ServerStep:
+    """What one round did: the new model, and what became of the updates."""
+
+    round: int
+    theta: Tensor  # float32 [d], the new model
+    delta: Tensor  # float32 [d], what was subtracted from the old one
+    received: int  # updates that came
+    dropped: tuple[int, ...]  # senders of updates that were left out: not finite, or absurdly long
+    clipped: tuple[int, ...]  # senders of updates that were cut to the norm which the server enforces
+    applied: int  # coordinates that changed
+    stats: Mapping[str, float]  # all that the rule reports
+    _restore: Callable[[Tensor], Any] = field(repr=False)
+
+    @property
+    def model(self) -> Any:
+        """The new model, of the kind that the server was made like; made anew each time."""
+        return self._restore(self.theta)
+
+
+class Server:
+    """An aggregation rule with its memory: takes the updates of a round, returns the new model.
+
+    Args:
+        rule: a rule such as `sparsefed.defenses.krum(f=2)`, the name of one, or a function that makes one.
+        like: the model: an `nn.Module`, a `state_dict`, a vector, or how many coordinates it has.
+        mode: whether updates are gradients, which the server multiplies by lr ("uncompressed"), or differences of
+            models, which hold the learning rate already ("fedavg").
+        preset: whose reading of the paper.
+        local_steps: steps that a device takes in a round (fedavg only).
+        seed: for rules that draw.
+        layers: how many coordinates each parameter tensor has; known of modules and state dicts.
+        params: the parameters of a rule that is given by name or as a function.
+
+    Raises:
+        ConfigError: if the rule or its parameters cannot be used with a model of this size.
+    """
+
+    def __init__(
+        self,
+        rule: Rule | str | Callable[..., Any] | Defense,
+        *,
+        like: Model,
+        mode: Mode = "uncompressed",
+        preset: PresetName = "paper",
+        local_steps: int = 1,
+        seed: int = 0,
+        layers: Sequence[int] = (),
+        **params: Any,
+    ) -> None:
+        self.rule = as_rule(rule, **params)
+        self._layout = layout(like)
+        self._layers = tuple(layers) or tuple(slot.stop - slot.start for slot in self._layout.slots)
+        if sum(self._layers) not in (0, self._layout.d):
+            raise ConfigError(f"layers add up to {sum(self._layers)} coordinates, but the model has {self._layout.d}")
+        self._defense = self.rule.build(mode, preset, local_steps)
+        self._seed, self._theta, self._round = seed, self._layout.theta, 0
+        self._memory = self._defense.init(self._layout.d)
+
+    @property
+    def theta(self) -> Tensor:
+        """The model as a float32 vector [d]; a copy."""
+        return self._theta.clone()
+
+    @property
+    def model(self) -> Any:
+        """The model, of the kind that the server was made like; a copy."""
+        return self._layout.restore(self._theta)
+
+    @property
+    def round(self) -> int:
+        """How many rounds were done."""
+        return self._round
+
+    def step(
+        self,
+        updates: Updates,
+        lr: float = 1.0,
+        *,
+        weights: Sequence[float] | Rows | None = None,
+        senders: Sequence[int] | IntArray | None = None,
+        root: Rows | Parts | None = None,
+    ) -> ServerStep:
+        """Combine the updates of a round and move the model.
+
+        Args:
+            updates: an array or tensor [n, d], a list of state dicts (of updates), or an iterator of either, which is
+                read a block at a time. An update is `before - after`.
+            lr: the learning rate of the round; in mode "fedavg" updates hold it already.
+            weights: how much each update counts in a mean, for instance how many examples it comes from.
+            senders: a whole number for each update, the same for the same device in every round.
+            root: the server's own update, for rules that compare with one.
+
+        Raises:
+            ConfigError: if updates, weights or senders do not fit; the server is then as it was.
+        """
+        if not (math.isfinite(lr) and lr >= 0):
+            raise ConfigError(f"lr is {lr}, but a learning rate is a number, 0 or more")
+        self._check(weights, senders)
+        own = None if root is None else _rows(self._layout, root)[0]
+        context = Context(self._round + 1, lr, self._seed, self._theta, self._layers, own)
+        tally = _Arrivals(self._defense.budget(self._memory, context), _weights(weights), _senders(senders))
+        done = self._defense.step(self._memory, _watched(_blocks(self._layout, updates), tally), context)
+        tally.check_all_used()
+        self._theta, self._memory, self._round = self._theta - done.delta, done.state, context.round
+        dropped, clipped, applied = tuple(tally.dropped), tuple(tally.clipped), int(torch.count_nonzero(done.delta))
+        new = (context.round, self._theta, done.delta, tally.received, dropped, clipped, applied, done.stats)
+        return ServerStep(*new, self._layout.restore)
+
+    def _check(self, weights: object, senders: object) -> None:
+        info = rule_info(self.rule.function)
+        if weights is not None and (not info.weights or self.rule.parameters.get("pre")):
+            taking = ", ".join(name for name, rule in DEFENSES.items() if rule_info(rule).weights)
+            raise ConfigError(
+                f"{self.rule} weighs updates by its own rule, so weights cannot be given; rules that take them, "
+                f"without a pre-aggregation: {taking}"
+            )
+        if senders is None and "history" in info.needs:
+            raise ConfigError(
+                f"{self.rule} remembers devices from round to round: give senders, a number for each update that is "
+                "the same for the same device"
+            )
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return everything that changes from round to round: the model, the rule's memory, the number of rounds."""
+        return {**_tensors(self.theta, self._memory), "round": torch.tensor(self._round)}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from a state that `state_dict` returned.
+
+        Raises:
+            ConfigError: if it is that of another rule or model.
+        """
+        begin = _tensors(self._layout.theta, self._defense.init(self._layout.d))
+        saved = {name: tensor for name, tensor in state.items() if name != "round"}
+        if "round" not in state or not _goes_on(saved, begin):
+            raise ConfigError(
+                f"the state is not of this server: it holds {', '.join(sorted(saved)) or 'nothing'}, but {self.rule} "
+                f"with {self._layout.d:,} coordinates has {', '.join(sorted(begin))}"
+            )
+        self._theta, self._round = saved["theta"].clone(), int(state["round"])
+        memory = {name: tensor for name, tensor in saved.items() if name != "theta"}
+        self._memory = {name.removeprefix("defense."): tensor.clone() for name, tensor in memory.items()}
+
+    def save(self, path: str | Path) -> None:
+        """Write the state into a file (safetensors), all of it or nothing.
+
+        Raises:
+            RunError: if the file cannot be written.
+        """
+        tensors = _tensors(self._theta, self._memory)
+        header = {_HEADER: json.dumps({"round": self._round, "rule": repr(self.rule)})}
+        content = save({name: tensor.contiguous() for name, tensor in tensors.items()}, header)
+        try:
+            write_atomically(Path(path), content)
+        except OSError as error:
+            raise RunError(f"cannot write {path} ({error.strerror}); choose another place, or make room") from error
+
+    @classmethod
+    def load(
+        cls, path: str | Path, rule: Rule | str | Callable[..., Any] | Defense, like: Model, **options: Any
+    ) -> Server:
+        """Return a server that goes on where a saved one stood.
+
+        Args:
+            path: what `save` wrote.
+            rule: the rule, with the same parameters as then.
+            like: the model, for its kind and shape.
+            options: the other arguments of `Server`.
+
+        Raises:
+            RunError: if the file is missing or damaged.
+            ConfigError: if it is the state of another rule or model.
+        """
+        server = cls(rule, like=like, **options)
+        try:
+            with safe_open(Path(path), framework="pt") as file:
+                header = json.loads((file.metadata() or {})[_HEADER])
+                state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                state["round"] = torch.tensor(int(header["round"]))
+        except (OSError, SafetensorError, KeyError, ValueError, TypeError) as error:
+            raise RunError(f"{path} is no saved server, or is damaged ({error}); use another copy") from error
+        server.load_state_dict(state)
+        return server
+
+
+# --- the updates of a round ------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Arrivals:
+    """Who came and what became of it, filled while the blocks stream by: numbers, never a block."""
+
+    budget: float
+    weights: Tensor | None
+    senders: IntArray | None
+    received: int = 0
+    dropped: list[int] = field(default_factory=list)
+    clipped: list[int] = field(default_factory=list)
+
+    def take(self, block: Block) -> _Sent:
+        """The block with its part of the weights and senders, its norms computed once."""
+        span = slice(self.received, self.received + block.size)
+        unnamed = isinstance(block, RowsBlock) and block.named is None
+        own = np.arange(span.start, span.stop) if unnamed else block.senders
+        senders = own if self.senders is None else self.senders[span]
+        weights = None if self.weights is None else self.weights[span]
+        for kind, given in (("weights", weights), ("senders", senders)):
+            if given is not None and len(given) != block.size:
+                raise ConfigError(f"there are more updates than {kind}; give one for each update")
+        sent = _Sent(block, senders, weights)
+        self.received = span.stop
+        norms = sent.norms().cpu().numpy()
+        self.dropped += senders[~(norms <= LARGEST_NORM)].tolist()
+        self.clipped += senders[(norms <= LARGEST_NORM) & (norms > self.budget * CLIPPED_BEYOND)].tolist()
+        return sent
+
+    def check_all_used(self) -> None:
+        for kind, given in (("weights", self.weights), ("senders", self.senders)):
+            if given is not None and len(given) != self.received:
+                raise ConfigError(f"there are {len(given)} {kind} for {self.received} updates; give one for each")
+
+
+class _Sent:
+    """A block with weights and senders of its own."""
+
+    def __init__(self, block: Block, senders: IntArray, weights: Tensor | None) -> None:
+        self._norms, self.size, self.senders, self.weights = block.norms(), block.size, senders, weights
+        self.weighted_sum, self.rows = block.weighted_sum, block.rows
+
+    def norms(self) -> Tensor:
+        return self._norms
+
+
+def _watched(blocks: Iterator[Block], tally: _Arrivals) -> Iterator[Block]:
+    for block in blocks:
+        yield tally.take(block)
+        del block  # its memory must be free while the next one is made
+
+
+def _blocks(layout: Layout, updates: Updates) -> Iterator[Block]:
+    """Whatever the updates came as, a block at a time; a whole array of float32 is one block."""
+    if isinstance(updates, (Tensor, np.ndarray)):
+        rows = _rows(layout, updates)
+        whole = rows.dtype in (np.float32, torch.float32)
+        yield from _numbered(rows, max(1, len(rows) if whole else BLOCK_BYTES // (4 * layout.d)))
+        return
+    if isinstance(updates, Mapping) or not isinstance(updates, Iterable):
+        raise ConfigError(
+            f"updates is a {type(updates).__name__}, but must be an array [n, d], a list of state dicts, or an "
+            "iterator of either"
+        )
+    for item in updates:
+        if isinstance(item, (Tensor, np.ndarray, Mapping, list, tuple)):
+            yield from _numbered(_rows(layout, item), BLOCK_BYTES)
+        elif hasattr(item, "weighted_sum"):
+            yield cast("Block", item)
+        else:
+            raise ConfigError(f"an update is a {type(item).__name__}, but must be an array, a tensor or a state dict")
+        del item
+
+
+def _numbered(rows: Rows, size: int) -> Iterator[Block]:
+    """Blocks whose senders are numbered on from those before them."""
+    for block in as_blocks(rows, size):
+        yield RowsBlock(block.tensor)
+
+
+def _rows(layout: Layout, item: Any) -> Tensor | npt.NDArray[Any]:
+    """One update, or several, as rows [m, d]."""
+    if isinstance(item, Mapping):
+        return layout.flat(item)[None]
+    if isinstance(item, (list, tuple)) and item and all(isinstance(part, Mapping) for part in item):
+        return torch.stack([layout.flat(part) for part in item])
+    if not isinstance(item, (Tensor, np.ndarray)):
+        raise ConfigError("several updates at once are a list of state dicts, or an array or tensor [n, d]")
+    rows = item[None] if item.ndim == 1 else item
+    if rows.ndim != 2 or rows.shape[1] != layout.d:
+        raise ConfigError(f"updates have shape {list(item.shape)}, but must be [n, {layout.d}], a row for each client")
+    if rows.dtype.kind not in "fiu" if isinstance(rows, np.ndarray) else rows.dtype in (torch.bool, torch.complex64):
+        raise ConfigError(f"updates hold {rows.dtype}, but must hold real numbers")
+    return rows
+
+
+def _weights(weights: Sequence[float] | Rows | None) -> Tensor | None:
+    if weights is None:
+        return None
+    given = torch.as_tensor(weights, dtype=torch.float64).flatten()
+    if not bool((torch.isfinite(given) & (given >= 0)).all()) or not float(given.sum()) > 0:
+        raise ConfigError("weights must be finite numbers, none of them negative and not all of them 0")
+    return given
+
+
+def _senders(senders: Sequence[int] | IntArray | None) -> IntArray | None:
+    if senders is None:
+        return None
+    given = np.asarray(senders)
+    if given.ndim != 1 or given.dtype.kind not in "iu":
+        raise ConfigError("senders must be whole numbers, one for each update")
+    return given.astype(np.int64)
+
+
+# --- states ----------------------------------------------------------------------------------------------------------
+
+
+def _tensors(theta: Tensor, memory: State) -> dict[str, Tensor]:
+    return {"theta": theta, **{f"defense.{name}": tensor for name, tensor in memory.items()}}
+
+
+def _goes_on(saved: Mapping[str, Tensor], begin: Mapping[str, Tensor]) -> bool:
+    """Whether these can be the tensors of a server that began so; what is kept for each device ends in a number."""
+    lasting = {name for name in saved if not name.rpartition(".")[2].isdecimal()}
+    return lasting == begin.keys() and all(
+        saved[name].dtype == tensor.dtype
+        and saved[name].dim() == tensor.dim()
+        and all(size in (now, 0) for now, size in zip(saved[name].shape, tensor.shape, strict=True))
+        for name, tensor in begin.items()
+    )
