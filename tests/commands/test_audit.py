@@ -461,6 +461,19 @@ def test_the_same_command_runs_nothing_again(
         audits.run_audit(question, copied, 1)  # what was deleted is run again, although its results are there
 
 
+def test_the_function_gives_what_the_command_gives(
+    finished: Path, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied = Path(shutil.copytree(finished, tmp_path / "out"))
+    monkeypatch.setattr(Pool, "start", no_workers)
+    compared = COMPARED.split(",")
+    result = audits.audit(home / "mine.toml", folder=copied, defenses=compared, attacks=[BESIDE], trials=2, seeds=2)
+    written = steady(copied)["matrix"]
+    assert [each["defense"] for each in result.records()] == [each["defense"] for each in written]
+    for own, other in zip(result.records(), written, strict=True):
+        assert {key: other[key] for key in own} == pytest.approx(own, abs=1e-5)
+
+
 @pytest.mark.slow
 @pytest.mark.process
 def test_killed_and_called_again_it_is_the_same(finished: Path, home: Path, commands: Nursery) -> None:

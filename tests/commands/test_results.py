@@ -13,9 +13,11 @@ from sparsefed.commands.reproduce import load as reading
 from sparsefed.commands.reproduce import runner
 from sparsefed.commands.reproduce.claims import HOLDS, judge
 from sparsefed.commands.reproduce.grid import plan
+from sparsefed.commands.reproduce.run import reproduce
 from sparsefed.sweeps import ledger as results
 from sparsefed.sweeps.ledger import Ledger
 from sparsefed.sweeps.plan import SweepPlan
+from sparsefed.sweeps.pool import Pool
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "results"
@@ -89,6 +91,20 @@ def test_no_claim_holds_on_one_seed(name: str) -> None:
 def test_the_document_says_what_the_results_say() -> None:
     script = runpy.run_path(str(ROOT / "docs/results.py"))
     assert (ROOT / "docs/RESULTS.md").read_text(encoding="utf-8") == script["write"]()
+
+
+def test_the_function_finds_them_byte_for_byte_and_runs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Pool, "start", None)  # nothing is given to a worker
+    names = ["no-momentum", "combinatorial-bounds"]
+    before = (FOLDER / "no-momentum.laptop.jsonl").read_bytes()
+    (tmp_path / "no-momentum.laptop.jsonl").write_bytes(before)
+    noise, bounds = reproduce(names, folder=tmp_path)
+    assert (tmp_path / "no-momentum.laptop.jsonl").read_bytes() == before and noise.problem is None
+    reported = [row for row in noise.rows if row["role"] == "result"]
+    assert [each["test_accuracy"] for each in noise.records()] == [row["metrics"]["test_accuracy"] for row in reported]
+    assert bounds.records() and reproduce("combinatorial-bounds").records() == bounds.records()
 
 
 @pytest.mark.parametrize("name", NAMES)
