@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import runpy
+import shutil
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from sparsefed.commands.reproduce import load as reading
+from sparsefed.commands.reproduce import runner
 from sparsefed.commands.reproduce.claims import HOLDS, judge
 from sparsefed.commands.reproduce.grid import plan
 from sparsefed.commands.reproduce.run import reproduce
@@ -34,6 +36,7 @@ PROMISED = {
     "stealth",
     "uncompressed",
 }
+FILES = sorted(path.name for path in FOLDER.glob("*.*.jsonl"))
 NAMES = sorted(path.name.removesuffix(".laptop.jsonl") for path in FOLDER.glob("*.laptop.jsonl"))
 
 
@@ -45,15 +48,35 @@ def planned(name: str) -> SweepPlan:
     return plan(reading.load(name), "laptop").sweep
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_nothing_is_left_to_run(name: str) -> None:
+@pytest.mark.parametrize("file", FILES)
+def test_nothing_is_left_to_run(file: str) -> None:
     """A config that was changed afterwards is a new cell, and its results are not here."""
-    one = planned(name)
+    name, scale, _ = file.split(".")
+    one = plan(reading.load(name), scale)
+    assert results.path(FOLDER, one) == FOLDER / file
     ledger = Ledger(FOLDER, [one])
     slots = results.slots(one, ledger)
     assert [cell for slot in slots for cell in ledger.wanting(one, slot)] == []
     assert results.coming(one, ledger) == 0
-    assert results.rows(one, ledger) == results.read(results.path(FOLDER, one))
+    rows = results.read(FOLDER / file)
+    assert [slot.cell.key for slot in slots] == [row["key"] for row in rows]
+    assert results.rows(one, ledger) == rows
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_they_are_found_without_running_anything(file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files alone are enough: neither the cells' folders nor data sets are there."""
+    monkeypatch.setenv("SPARSEFED_DATA", str(tmp_path / "none"))
+    monkeypatch.setattr(runner, "pool", no_workers)
+    name, scale, _ = file.split(".")
+    shutil.copy(FOLDER / file, tmp_path)
+    ledger = runner.reproduce([plan(reading.load(name), scale)], tmp_path, jobs=1)
+    assert runner.failures(ledger, tmp_path) is None
+    assert (tmp_path / file).read_bytes() == (FOLDER / file).read_bytes()
+
+
+def no_workers(jobs: int) -> None:
+    raise AssertionError(f"{jobs} workers were asked for")
 
 
 @pytest.mark.parametrize("name", NAMES)
