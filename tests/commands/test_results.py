@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from sparsefed.commands.reproduce import load as reading
-from sparsefed.commands.reproduce import runner
 from sparsefed.commands.reproduce.claims import HOLDS, judge
 from sparsefed.commands.reproduce.grid import plan
-from sparsefed.commands.reproduce.run import reproduce
+from sparsefed.commands.reproduce.run import reproduce, run_exhibits
 from sparsefed.sweeps import ledger as results
+from sparsefed.sweeps import runner
 from sparsefed.sweeps.ledger import Ledger
 from sparsefed.sweeps.plan import SweepPlan
 from sparsefed.sweeps.pool import Pool
@@ -52,7 +52,7 @@ def planned(name: str) -> SweepPlan:
 def test_nothing_is_left_to_run(file: str) -> None:
     """A config that was changed afterwards is a new cell, and its results are not here."""
     name, scale, _ = file.split(".")
-    one = plan(reading.load(name), scale)
+    one = plan(reading.load(name), scale).sweep
     assert results.path(FOLDER, one) == FOLDER / file
     ledger = Ledger(FOLDER, [one])
     slots = results.slots(one, ledger)
@@ -70,12 +70,12 @@ def test_they_are_found_without_running_anything(file: str, tmp_path: Path, monk
     monkeypatch.setattr(runner, "pool", no_workers)
     name, scale, _ = file.split(".")
     shutil.copy(FOLDER / file, tmp_path)
-    ledger = runner.reproduce([plan(reading.load(name), scale)], tmp_path, jobs=1)
+    ledger = run_exhibits([plan(reading.load(name), scale)], tmp_path, jobs=1)
     assert runner.failures(ledger, tmp_path) is None
     assert (tmp_path / file).read_bytes() == (FOLDER / file).read_bytes()
 
 
-def no_workers(jobs: int) -> None:
+def no_workers(jobs: int, *_: object) -> None:
     raise AssertionError(f"{jobs} workers were asked for")
 
 

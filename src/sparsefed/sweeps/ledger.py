@@ -33,26 +33,26 @@ def path(out: Path, plan: SweepPlan) -> Path:
 
 
 def folder(out: Path, key: str) -> Path:
-    """Where a cell is run."""
+    """Return where a cell is run."""
     return out / CELLS / key
 
 
 def read(file: Path) -> list[Row]:
-    """The lines of a results file; none where there is no file."""
+    """Return the lines of a results file; none where there is no file."""
     if not file.exists():
         return []
     try:
-        found: list[Row] = [dict(json.loads(line)) for line in file.read_text(encoding="utf-8").splitlines()]
-        if strange := [n for n, row in enumerate(found, 1) if not row.keys() >= ROW]:
+        lines: list[Row] = [dict(json.loads(line)) for line in file.read_text(encoding="utf-8").splitlines()]
+        if strange := [n for n, row in enumerate(lines, 1) if not row.keys() >= ROW]:
             raise ValueError(f"line {strange[0]} is not a result's")
-        return found
+        return lines
     except (ValueError, TypeError) as error:
         again = "finished cells that are still there are not run again"
         raise RunError(f"{file} is damaged ({error}); delete it and give the same command: {again}") from error
 
 
 def write(out: Path, plan: SweepPlan, rows: Sequence[Row]) -> None:
-    """All of it or nothing."""
+    """Write the lines of a plan, all of them or none."""
     text = "".join(json.dumps(row, allow_nan=False, ensure_ascii=False) + "\n" for row in rows)
     with disk(out):
         runs.write_atomically(path(out, plan), text.encode())
@@ -60,41 +60,41 @@ def write(out: Path, plan: SweepPlan, rows: Sequence[Row]) -> None:
 
 @contextmanager
 def disk(out: Path) -> Iterator[None]:
-    """A full or read-only disk in one sentence."""
+    """Turn an error of the disk within the block into a `RunError`."""
     try:
         yield
     except OSError as error:
         raise trouble(out, error.strerror or str(error)) from error
 
 
-def trouble(out: Path, said: str) -> RunError:
-    """The sentence."""
+def trouble(out: Path, reason: str) -> RunError:
+    """Return the error of a disk that cannot be written to, for this reason."""
     return RunError(
-        f"cannot write to {out} ({said}); free some space or make it writable, then give the same command again: it "
+        f"cannot write to {out} ({reason}); free some space or make it writable, then give the same command again: it "
         "goes on where it was. Or choose another folder with --out"
     )
 
 
 def timing(line: str) -> tuple[str, float, int] | None:
-    """A line of the timings: key, seconds and rounds; None where it was cut off."""
+    """Return key, seconds and rounds from a line of the timings; None where it was cut off."""
     try:
-        told: Any = json.loads(line)
-        return str(told["key"]), float(told["seconds"]), int(told["rounds"])
+        entry: Any = json.loads(line)
+        return str(entry["key"]), float(entry["seconds"]), int(entry["rounds"])
     except (ValueError, KeyError, TypeError):
         return None
 
 
 def timings(out: Path) -> list[tuple[str, float, int]]:
-    """What cells took, in every call so far."""
+    """Return key, seconds and rounds of every cell that was run in this folder so far."""
     file = out / TIMINGS
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else ()
-    return [told for line in lines if (told := timing(line)) is not None]
+    return [entry for line in lines if (entry := timing(line)) is not None]
 
 
 def seconds(out: Path, keys: Container[str]) -> float | None:
-    """What these cells took together; None where nobody looked at the clock."""
-    found = [took for key, took, _ in timings(out) if key in keys]
-    return sum(found) if found else None
+    """Return the seconds that these cells took together; None where none was timed."""
+    took = [seconds for key, seconds, _ in timings(out) if key in keys]
+    return sum(took) if took else None
 
 
 class Ledger:
@@ -108,7 +108,7 @@ class Ledger:
         self.failed: dict[str, str] = {}  # the sentences of the cells that failed in this call, by key
 
     def forget(self, key: str) -> None:
-        """Look again: the cell has been at work."""
+        """Read a cell anew when it is next looked at, because it has been run."""
         self._records.pop(key, None)
 
     def finished(self, cell: SweepCell) -> bool:
@@ -120,7 +120,7 @@ class Ledger:
         return self._records[key]
 
     def row(self, plan: SweepPlan, slot: CellSlot) -> Row | None:
-        """The line of a run that is finished or failed; None where it is neither."""
+        """Return the line of a run that is finished or failed; None where it is neither."""
         name = _id(_row(plan, slot, "done", {}))
         if name in self._rows:
             return self._rows[name]
@@ -134,12 +134,12 @@ class Ledger:
         return self._measured(plan, slot, record, name)
 
     def _measured(self, plan: SweepPlan, slot: CellSlot, record: RunRecord, name: str) -> Row:
-        found = measures.metrics(record)
+        metrics = measures.metrics(record)
         if slot.role != "result":
-            found = {metric: value for metric, value in found.items() if metric in BRIEFLY}
+            metrics = {metric: value for metric, value in metrics.items() if metric in BRIEFLY}
         others = {kind: self._record(cell.key) for kind, cell in slot.twins.items()}
         there = {str(kind): other for kind, other in others.items() if other is not None}
-        row = _row(plan, slot, "done", found | measures.versus(record, there), tuple(there))
+        row = _row(plan, slot, "done", metrics | measures.versus(record, there), tuple(there))
         if _curved(plan, slot):
             row["curves"] = measures.curves(record, plan.curves)
         if len(there) == len(others):  # otherwise a twin is still to come
@@ -147,7 +147,7 @@ class Ledger:
         return row
 
     def wanting(self, plan: SweepPlan, slot: CellSlot) -> list[SweepCell]:
-        """The cells that a line still waits for."""
+        """Return the cells that a line still waits for."""
         row = self.row(plan, slot)
         if row is not None and _id(row) in self._rows:
             return []
@@ -183,7 +183,7 @@ def _id(row: Row) -> str:
 
 
 def slots(plan: SweepPlan, ledger: Ledger) -> list[CellSlot]:
-    """Every run that is known to be needed, in the order of the results."""
+    """Return every run that is known to be needed, in the order of the results."""
     return [slot for group in plan.groups for slot in (*group.trials, *_outcomes(plan, group, ledger))]
 
 
@@ -199,13 +199,13 @@ def _outcomes(plan: SweepPlan, group: CellGroup, ledger: Ledger) -> tuple[CellSl
 
 
 def rows(plan: SweepPlan, ledger: Ledger) -> list[Row]:
-    """The lines that there are."""
-    found = (ledger.row(plan, slot) for slot in slots(plan, ledger))
-    return [row for row in found if row is not None]
+    """Return the lines of the runs that are finished or failed."""
+    known = (ledger.row(plan, slot) for slot in slots(plan, ledger))
+    return [row for row in known if row is not None]
 
 
 def coming(plan: SweepPlan, ledger: Ledger) -> int:
-    """How many runs are still unknown, because they wait for a search."""
+    """Return how many runs are still unknown, because they wait for a search."""
     waiting = (group for group in plan.groups if group.trials and not _outcomes(plan, group, ledger))
     return sum(group.coming for group in waiting if not _failed(plan, group, ledger))
 

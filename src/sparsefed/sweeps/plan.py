@@ -29,7 +29,7 @@ Metrics = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class CellSlot:
-    """One line of the results: a run, and what it is there for."""
+    """One line of the results: a run, and its role."""
 
     values: Mapping[str, str]
     role: Role
@@ -68,7 +68,7 @@ class SweepPlan:
 def group(
     each: Combination, seeds: Sequence[int], kinds: tuple[Twin, ...], search_seed: int = 0, search_set: Table = NOTHING
 ) -> CellGroup:
-    """The runs of one combination: a trial for each variant of its attack, then what is reported with its twins."""
+    """Return the runs of one combination: the trials of the search, then what is reported, with its twins."""
     trials = tuple(
         CellSlot(each.values, "search", variant, search_seed, each.trial(search_seed, variant, search_set))
         for variant in each.variants
@@ -85,8 +85,8 @@ def group(
 def _outcome(each: Combination, seed: int, variant: str | None, kinds: tuple[Twin, ...]) -> Iterator[CellSlot]:
     """The run that is reported and its twins."""
     cell = each.result(seed, variant)
-    found = {kind: twin(cell, kind) for kind in kinds}
-    twins = {kind: other for kind, other in found.items() if other is not None}
+    possible = {kind: twin(cell, kind) for kind in kinds}
+    twins = {kind: other for kind, other in possible.items() if other is not None}
     attack = (variant or FIXED) if cell.config.is_attacked else None
     yield CellSlot(each.values, "result", attack, seed, cell, twins)
     for kind, other in twins.items():
@@ -94,7 +94,7 @@ def _outcome(each: Combination, seed: int, variant: str | None, kinds: tuple[Twi
 
 
 def strongest(trials: Mapping[str, Metrics]) -> str | None:
-    """The variant that a search settles on, see STRONGEST; of equals the first, and None if there is none.
+    """Return the variant that a search settles on, see STRONGEST; of equals the first, and None if there is none.
 
     >>> strongest({"a": {"attack_mean": 0.5, "converged": True}, "b": {"attack_mean": 0.9, "converged": False}})
     'a'

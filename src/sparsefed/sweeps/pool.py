@@ -1,4 +1,4 @@
-"""The workers, seen from the process that starts them: as many as asked for, each with its share of the cores.
+"""The workers, seen from the process that starts them: each with its share of the cores.
 
 Messages are lines of JSON. A worker that ends before its cell does has failed that cell, and another takes its place.
 """
@@ -27,13 +27,13 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_
 
 
 def cores() -> int:
-    """The cores that this process may use."""
+    """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
 class Event:
-    """What became known of a cell: a round, its end, or why there is none."""
+    """News of a cell: a round, its end, or why it failed."""
 
     kind: str  # 'round', 'done' or 'failed'
     key: str
@@ -41,13 +41,13 @@ class Event:
     seconds: float = 0.0
     error: str = ""
     trace: str = ""
-    disk: str | None = None  # what the disk said, where it is to blame
+    disk: str | None = None  # the reason, where the disk is to blame
 
 
 class _Worker:
-    """One process, the cell that it is at, and a thread that carries its words into the queue."""
+    """One process, the cell that it runs, and a thread that puts its messages into the queue."""
 
-    def __init__(self, threads: int, told: queue.SimpleQueue[tuple[_Worker, dict[str, Any] | None]]) -> None:
+    def __init__(self, threads: int, messages: queue.SimpleQueue[tuple[_Worker, dict[str, Any] | None]]) -> None:
         self.cell: SweepCell | None = None
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         environment = {**os.environ, **dict.fromkeys(THREADS, str(threads))}
@@ -58,24 +58,24 @@ class _Worker:
             stderr=self._errors,
             env=environment,
         )
-        threading.Thread(target=self._carry, args=[told], daemon=True).start()
+        threading.Thread(target=self._carry, args=[messages], daemon=True).start()
 
-    def _carry(self, told: queue.SimpleQueue[tuple[_Worker, dict[str, Any] | None]]) -> None:
+    def _carry(self, messages: queue.SimpleQueue[tuple[_Worker, dict[str, Any] | None]]) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            told.put((self, json.loads(line)))
-        told.put((self, None))
+            messages.put((self, json.loads(line)))
+        messages.put((self, None))
 
     def give(self, cell: SweepCell, folder: Path) -> None:
         assert self.process.stdin is not None
         self.cell = cell
         job = {"key": cell.key, "folder": str(folder), "config": cell.table}
-        with suppress(BrokenPipeError):  # it is dead, and its thread will say so
+        with suppress(BrokenPipeError):  # it has died, and its thread will report that
             self.process.stdin.write((json.dumps(job) + "\n").encode())
             self.process.stdin.flush()
 
     def obituary(self) -> tuple[str, str]:
-        """How it ended, in a sentence and in its own last words."""
+        """Return how the process ended, in a sentence, and what it last wrote to its standard error."""
         code = self.process.wait()
         self._errors.seek(0)
         words = self._errors.read().decode(errors="replace")
@@ -95,12 +95,12 @@ class Pool:
 
     def __init__(self, jobs: int) -> None:
         self.jobs, self._threads = jobs, max(1, cores() // jobs)
-        self._told: queue.SimpleQueue[tuple[_Worker, dict[str, Any] | None]] = queue.SimpleQueue()
+        self._messages: queue.SimpleQueue[tuple[_Worker, dict[str, Any] | None]] = queue.SimpleQueue()
         self._workers: list[_Worker] = []
 
     @property
     def free(self) -> int:
-        """How many more cells can be taken on."""
+        """How many more cells can be started."""
         return self.jobs - len(self.running)
 
     @property
@@ -111,31 +111,31 @@ class Pool:
         """Give a cell to a worker that has none."""
         idle = next((worker for worker in self._workers if worker.cell is None), None)
         if idle is None:
-            idle = _Worker(self._threads, self._told)
+            idle = _Worker(self._threads, self._messages)
             self._workers.append(idle)
         idle.give(cell, folder)
 
     def events(self, patience: float) -> Iterator[Event]:
-        """What was told meanwhile; waits for the first word so many seconds at most."""
+        """Yield what has happened since the last call; wait for the first event so many seconds at most."""
         with suppress(queue.Empty):
-            event = self._read(*self._told.get(timeout=patience))
+            event = self._read(*self._messages.get(timeout=patience))
             while True:
                 if event is not None:
                     yield event
-                event = self._read(*self._told.get_nowait())
+                event = self._read(*self._messages.get_nowait())
 
-    def _read(self, worker: _Worker, told: Mapping[str, Any] | None) -> Event | None:
+    def _read(self, worker: _Worker, message: Mapping[str, Any] | None) -> Event | None:
         cell = worker.cell
-        if told is None:
+        if message is None:
             self._workers.remove(worker)
             sentence, words = worker.obituary()
             worker.close()
             return None if cell is None else Event("failed", cell.key, error=sentence, trace=words)
-        if told["event"] == "ready":
+        if message["event"] == "ready":
             return None
-        if told["event"] in ("done", "failed"):
+        if message["event"] in ("done", "failed"):
             worker.cell = None
-        return Event(told["event"], **{key: item for key, item in told.items() if key != "event"})
+        return Event(message["event"], **{key: item for key, item in message.items() if key != "event"})
 
     def close(self) -> None:
         """Ask every worker to checkpoint and exit; kill those that have not after GOODBYE seconds."""

@@ -23,7 +23,7 @@ class RunningCell:
 
 @dataclass(frozen=True)
 class SweepProgress:
-    """How far a sweep is, as `on_progress` is told it."""
+    """How far a sweep is: what `on_progress` is called with."""
 
     done: int
     failed: int

@@ -59,7 +59,7 @@ def finished(folder: Path) -> RunRecord | None:
 
 
 def _disk(error: BaseException) -> str | None:
-    """What the disk said, if it is to blame: that is no fault of the cell's, and will not spare the others."""
+    """Return the reason if the disk is to blame: that is no fault of the cell's, and will not spare the others."""
     cause = error.__cause__ if isinstance(error, RunError) else error
     blamed = isinstance(cause, OSError) and (isinstance(error, RunError) or cause.errno in FULL)
     return (cause.strerror or str(cause)) if blamed and isinstance(cause, OSError) else None

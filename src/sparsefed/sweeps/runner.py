@@ -63,7 +63,7 @@ def run_plans(
         run = _Run(plans, out, ledger, on_progress)
         if run.waiting:
             for dtype in {cell.config.train.dtype for cell in run.waiting}:
-                computed_in(dtype)  # what the workers print is not shown: what it has to say is said here
+                computed_in(dtype)  # warns here, because what workers print is not shown
             many, live = (
                 min(jobs, len(run.waiting) + run.coming),
                 any(configs.is_live(cell.config) for cell in run.waiting),
@@ -110,7 +110,7 @@ class _Run:
         self._recall()
 
     def drive(self, workers: Workers) -> None:
-        """Until nothing is left to do."""
+        """Give cells to workers until nothing is left to do."""
         while True:
             running = {cell.key for cell in workers.running}
             for cell in [cell for cell in self.waiting if cell.key not in running][: workers.free]:
@@ -123,7 +123,7 @@ class _Run:
                 self._hear(event, workers)
 
     def _look(self) -> None:
-        """What there is to do, now that something has come to its end."""
+        """Find out what there is to do, now that something has ended."""
         wanted: dict[str, SweepCell] = {}
         for plan in self._plans:
             for slot in results.slots(plan, self._ledger):
@@ -145,42 +145,42 @@ class _Run:
             return
         if event.disk is not None:
             raise results.trouble(self._out, event.disk)
-        cell, said = self._cells[event.key], "done"
+        cell, end = self._cells[event.key], "done"
         self._ledger.forget(event.key)
         self._ledger.failed.pop(event.key, None)
         if event.kind == "done" and self._ledger.finished(cell):
             self._done.add(event.key)
             self._note(cell, event.seconds)
         else:
-            said = f"failed: {event.error or 'its run folder is damaged'}"
+            end = f"failed: {event.error or 'its run folder is damaged'}"
             self._ledger.failed[event.key] = event.error or "its run folder is damaged; delete it"
         self._write_down(event)
         for plan in self._plans:
             if any(event.key in _keys(slot) for slot in results.slots(plan, self._ledger)):
                 self.write(plan)
         self._look()
-        self._on_progress(self._progress(workers, f"{self._titles[event.key]}: {said}"))
+        self._on_progress(self._progress(workers, f"{self._titles[event.key]}: {end}"))
 
     def _write_down(self, event: Event) -> None:
-        """The sentence and all else that is known of a failure; gone once the cell is finished."""
+        """Write down why a cell failed; remove that once it is finished."""
         file = self._out / results.FAILED / f"{event.key}.txt"
         with results.disk(self._out):
             if event.kind == "done":
                 file.unlink(missing_ok=True)
             else:
                 file.parent.mkdir(exist_ok=True)
-                told = (self._titles[event.key], event.error, event.trace)
-                file.write_text("\n\n".join(part for part in told if part) + "\n", encoding="utf-8")
+                parts = (self._titles[event.key], event.error, event.trace)
+                file.write_text("\n\n".join(part for part in parts if part) + "\n", encoding="utf-8")
 
     def _note(self, cell: SweepCell, seconds: float) -> None:
-        """How long a cell took, for the next estimate; apart from the results, which must not depend on it."""
+        """Write down how long a cell took, for the next estimate; results must not depend on it."""
         self._clock.learn(cell, seconds, cell.config.rounds - self._clock.began.get(cell.key, (0.0, 0))[1])
         line = {"key": cell.key, "cell": self._titles[cell.key], "rounds": cell.config.rounds, "seconds": seconds}
         with results.disk(self._out), (self._out / results.TIMINGS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
 
     def _recall(self) -> None:
-        """What cells took in earlier calls."""
+        """Learn from what cells took in earlier calls."""
         known = {cell.key: cell for cell in self._planned()}
         for key, seconds, rounds in results.timings(self._out):
             if key in known:
@@ -222,7 +222,7 @@ def _keys(slot: CellSlot) -> set[str]:
 
 
 def _title(plan: SweepPlan, slot: CellSlot, cell: SweepCell) -> str:
-    """What a person is told of a cell."""
+    """Return what a progress view calls a cell."""
     twin = next((kind for kind, other in slot.twins.items() if other.key == cell.key and cell != slot.cell), "")
     what = {"search": f"search {slot.attack}", "twin": "unattacked", "plain": "plain"}.get(slot.role, twin)
     parts = (plan.name, *map(str, slot.values.values()), what, f"seed {slot.seed}")
@@ -230,7 +230,7 @@ def _title(plan: SweepPlan, slot: CellSlot, cell: SweepCell) -> str:
 
 
 def failures(ledger: Ledger, out: Path) -> RunError | None:
-    """One sentence about all cells that failed."""
+    """Return one sentence about all cells that failed; None where none did."""
     if not ledger.failed:
         return None
     sentences = list(dict.fromkeys(ledger.failed.values()))

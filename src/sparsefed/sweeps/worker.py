@@ -77,7 +77,7 @@ def _tell() -> Tell:
 def _listen(jobs: queue.SimpleQueue[bytes]) -> None:
     for line in sys.stdin.buffer:
         jobs.put(line)
-    os._exit(ABANDONED)  # nobody is there to be told anything
+    os._exit(ABANDONED)  # the parent is gone
 
 
 def _on_round(key: str, tell: Tell) -> Callable[[Any], None]:

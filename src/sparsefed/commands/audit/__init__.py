@@ -1,12 +1,13 @@
 """An audit: every defense against the strongest attacks that a config's threat model allows, and which to use.
 
-asked.py         what is audited, and how thoroughly
-panel.py         the defenses, their parameters by stated rules
-attackers.py, variants.py   the attacks, and the variants of each that every defense meets
-planning.py      all of it as plans for the runner of `experiments`: cells, resumable, never run twice
-running.py       calibration -> matrix -> recommendation -> sensitivity -> certificate
-recommend.py     the recommendation, a pure rule
-outcome.py, words.py, page.py, machine.py, files.py   for a reader
+options.py          what is audited, and how thoroughly
+defense_specs.py    the defenses, their parameters by stated rules
+attack_specs.py, variants.py   the attacks, and the variants of each that every defense meets
+plan.py             all of it as plans for `sweeps`: cells, resumable, never run twice
+analysis.py         `audit`: calibration -> matrix -> recommendation -> sensitivity -> certificate
+findings.py         `AuditResult`, and what follows from the runs
+recommend.py        the recommendation, a pure rule
+document.py, text.py, to_json.py, files.py   for a reader
 """
 
 from __future__ import annotations
