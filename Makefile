@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test lint check bench setup clean help
+.PHONY: demo quick test lint check bench setup clean help
 
 help:            ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/'
@@ -20,6 +20,9 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)   ## a small audit with 2 % of the devices colluding; ends in runs/demo/audit.html
 	@$(BIN)/sparsefed data fetch fmnist
 	@$(BIN)/sparsefed demo
+
+quick: $(STAMP)  ## what one runs while working: no processes, no browser, nothing slow
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not process and not browser"
 
 test: $(STAMP)   ## all tests
 	@$(BIN)/sparsefed data fetch fmnist || echo "Going on without it: the tests that need Fashion-MNIST will say so."

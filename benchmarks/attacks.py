@@ -23,7 +23,7 @@ from benchmarks.contestants import CLIP_NORM, LR, Round, all_rows, clip_and_mean
 from benchmarks.machine import others_meter
 from benchmarks.outcome import Bar, Row, show, warn_if_busy, write
 from benchmarks.timing import Contestant, interleaved, ratio, seconds, timed
-from sparsefed.attacks import ATTACKS, Attack, Knowledge, Scene, equip
+from sparsefed.attacks import ATTACKS, Attack, Knowledge, Scene, attack_info, equip
 from sparsefed.attacks.continuation import continuation
 from sparsefed.core.malloc import keep_freed_memory
 from sparsefed.core.task import differentiator
@@ -33,7 +33,9 @@ from sparsefed.engines import fused
 from sparsefed.kernels import RowsBlock
 
 ATTACKERS, MOST = 2, 2.0
-TIMED = [name for name, attacker in ATTACKS.items() if attacker.goal is not continuation]  # that goal is for text
+TIMED = [
+    name for name, attack in ATTACKS.items() if attack_info(attack).goal is not continuation.__wrapped__
+]  # that goal is for text
 CAPTION = """\
 honest: the cohort's updates, clipped, and their mean. The attack at its default settings, 2 attackers among 100
 devices, against SparseFed. A ratio is taken within each interleaved repeat; its bar is for the median.""".replace(
@@ -69,7 +71,7 @@ def run_case(case: Case, barred: bool) -> tuple[list[Row], dict[str, Any]]:
     rows = torch.cat(all_rows(given, fused(task))())[ATTACKERS:]
     taking_part = {"honest": Contestant(timed(clip_and_mean(given, fused(task))))}
     for name in TIMED:
-        attacker = ATTACKS[name]
+        attacker = attack_info(ATTACKS[name])
         small = {"auxiliary": min(500, len(federation.y) // 2)} if attacker.goal.__name__ == "labels" else {}
         _, attack = equip(name, attacker, scene, small)
         taking_part[name] = Contestant(timed(partial(attack, knowledge(given, attack, rows))), every=case.slow_every)

@@ -22,6 +22,8 @@ def build(shape: tuple[int, ...], classes: int) -> nn.Module:  # yours: any modu
 
 if __name__ == "__main__":
     mine = config.dump(config.read(Path(__file__).with_suffix(".toml")))
-    for name, own in (("undefended", {}), ("clipping", {"clip_norm": 1.0}), ("sparsefed", {"clip_norm": 1.0, "k": 100})):
+    clip = {"clip_norm": 1.0}
+    for name, own in (("undefended", {}), ("clipping", clip), ("sparsefed", {**clip, "k": 100})):
         scores = Simulation.from_config({**mine, "defense": {"name": name, **own}}).run().evaluate()
-        print(f"{name:10}  test accuracy {scores['test_accuracy']:.1%}  attack accuracy {scores['attack_accuracy']:.1%}")
+        test, attack = scores["test_accuracy"], scores["attack_accuracy"]
+        print(f"{name:10}  test accuracy {test:.1%}  attack accuracy {attack:.1%}")

@@ -82,12 +82,12 @@ def subtracted(knowledge: Knowledge, update: Tensor) -> Tensor:
 
 
 ATTACKS: dict[str, Attack] = {
-    "boosted": boosted(goal()),
-    "lone_pgd": lone_pgd(goal(), step=0.05, boost=3.0, batch=3),
-    "adaptive_topk": adaptive_topk(goal(), step=0.05, boost=3.0),
-    "adaptive_topk, foreseen again": adaptive_topk(goal(), step=0.05, boost=3.0, passes=3, batch=3),
-    "adaptive_push": adaptive_push(goal(), step=0.05, boost=3.0),
-    "adaptive_push, two": adaptive_push(goal(), step=0.05, boost=3.0, coordinates=2),
+    "boosted": boosted.__wrapped__(goal()),
+    "lone_pgd": lone_pgd.__wrapped__(goal(), step=0.05, boost=3.0, batch=3),
+    "adaptive_topk": adaptive_topk.__wrapped__(goal(), step=0.05, boost=3.0),
+    "adaptive_topk, foreseen again": adaptive_topk.__wrapped__(goal(), step=0.05, boost=3.0, passes=3, batch=3),
+    "adaptive_push": adaptive_push.__wrapped__(goal(), step=0.05, boost=3.0),
+    "adaptive_push, two": adaptive_push.__wrapped__(goal(), step=0.05, boost=3.0, coordinates=2),
 }
 
 
@@ -148,7 +148,7 @@ def test_impossible_parameters_are_refused(method: Any, wrong: dict[str, Any], m
 def test_the_boost_is_what_the_mean_divides_by() -> None:
     """If the others send nothing, the mean is one honest step on the goal's points."""
     knowledge, points = knowing(math.inf, attackers=2), goal()
-    mean = 2 * boosted(points)(knowledge) / 7
+    mean = 2 * boosted.__wrapped__(points)(knowledge) / 7
     torch.testing.assert_close(mean, LR * towards_target(knowledge.theta, points.x, points.y))
 
 
@@ -159,7 +159,7 @@ def test_a_boosted_step_in_closed_form() -> None:
     norm = math.sqrt(sum(value * value for value in step))
     for budget in (math.inf, 2 * norm, norm / 3):
         expected = torch.tensor([value * min(1.0, budget / norm) for value in step], dtype=torch.float64)
-        sent = boosted(points, boost=3.0)(knowing(budget)).double()
+        sent = boosted.__wrapped__(points, boost=3.0)(knowing(budget)).double()
         torch.testing.assert_close(sent, expected, rtol=1e-5, atol=1e-7)
 
 
@@ -187,7 +187,7 @@ def test_lone_attackers_each_run_pgd_on_points_of_their_own() -> None:
         return towards_target(theta, x, y)
 
     points = goal()
-    attack = lone_pgd(points, share=0.5, epochs=6, batch=3, step=0.05, boost=3.0)
+    attack = lone_pgd.__wrapped__(points, share=0.5, epochs=6, batch=3, step=0.05, boost=3.0)
     sent = attack(replace(knowing(attackers=3), gradient=watching))
     wanted = dict(zip(points.x[:, 0].tolist(), points.y.tolist(), strict=True))
     held = [{value for batch in batches[6 * i : 6 * i + 6] for value in batch.tolist()} for i in range(3)]
@@ -201,8 +201,8 @@ def test_lone_attackers_each_run_pgd_on_points_of_their_own() -> None:
 
 
 def test_a_lone_attacker_with_all_points_is_pgd() -> None:
-    alone = lone_pgd(goal(), share=1.0, step=0.05, boost=3.0)(knowing(attackers=2))
-    together = pgd(goal(), step=0.05, boost=3.0)(knowing(attackers=2))
+    alone = lone_pgd.__wrapped__(goal(), share=1.0, step=0.05, boost=3.0)(knowing(attackers=2))
+    together = pgd.__wrapped__(goal(), step=0.05, boost=3.0)(knowing(attackers=2))
     torch.testing.assert_close(alone, together.expand(2, -1))
 
 
@@ -228,7 +228,7 @@ def naive_topk(knowledge: Knowledge, state: State, update: list[float]) -> set[i
 @given(seed=st.integers(0, 999), passes=st.integers(1, 3), mode=st.sampled_from(["fedavg", "uncompressed"]))
 def test_adaptive_topk_is_pgd_on_the_coordinates_that_the_server_picks(seed: int, passes: int, mode: str) -> None:
     knowledge, points = knowing(0.7, seed, mode=mode), goal()
-    sent = adaptive_topk(points, passes=passes, step=0.05, boost=3.0)(knowledge)
+    sent = adaptive_topk.__wrapped__(points, passes=passes, step=0.05, boost=3.0)(knowledge)
     expected = [0.0] * D
     for _ in range(passes):
         assert knowledge.server is not None
@@ -252,11 +252,11 @@ def test_all_that_adaptive_topk_sends_is_applied_at_once_where_nothing_can_leave
         return defense.step(towers, [RowsBlock(rows)], Context(round=4, lr=LR)).delta
 
     knowledge = replace(base, serve=serve, server=towers)
-    sent = adaptive_topk(goal(), step=0.05, boost=3.0)(knowledge)
+    sent = adaptive_topk.__wrapped__(goal(), step=0.05, boost=3.0)(knowledge)
     assert torch.nonzero(sent).flatten().tolist() == chosen
     contributed = subtracted(knowledge, sent) - subtracted(knowledge, torch.zeros(D))
     torch.testing.assert_close(contributed, 2 * sent / 7, rtol=1e-4, atol=1e-5)
-    plain = pgd(goal(), step=0.05, boost=3.0)(knowledge)
+    plain = pgd.__wrapped__(goal(), step=0.05, boost=3.0)(knowledge)
     arrived = subtracted(knowledge, plain) - subtracted(knowledge, torch.zeros(D))
     assert float(arrived.norm()) < 0.8 * float(contributed.norm())
 
@@ -265,15 +265,15 @@ def test_all_that_adaptive_topk_sends_is_applied_at_once_where_nothing_can_leave
 def test_against_a_server_without_top_k_adaptive_topk_is_pgd(subtracts: float) -> None:
     """All coordinates applied, or none: there is nothing to keep to."""
     knowledge = replace(knowing(), serve=lambda rows: torch.full((D,), subtracts) + 0 * rows[0])
-    sent = adaptive_topk(goal(), step=0.05, boost=3.0)(knowledge)
-    assert torch.equal(sent, pgd(goal(), step=0.05, boost=3.0)(knowledge))
+    sent = adaptive_topk.__wrapped__(goal(), step=0.05, boost=3.0)(knowledge)
+    assert torch.equal(sent, pgd.__wrapped__(goal(), step=0.05, boost=3.0)(knowledge))
 
 
 # --- over the threshold ----------------------------------------------------------------------------------------------
 
 
 def test_pushed_coordinates_are_the_largest_of_pgd_at_full_norm() -> None:
-    full = pgd(goal(), step=0.05, boost=3.0)(knowing()).tolist()
+    full = pgd.__wrapped__(goal(), step=0.05, boost=3.0)(knowing()).tolist()
     largest = sorted(range(D), key=lambda j: -abs(full[j]))[:2]
     norm = math.sqrt(sum(full[j] ** 2 for j in largest))
     expected = torch.tensor([full[j] * 0.7 / norm if j in largest else 0.0 for j in range(D)])
@@ -290,8 +290,8 @@ def test_as_many_are_pushed_as_bring_the_attackers_furthest(seed: int, budget: f
     def progress(update: Tensor) -> float:
         return float(downhill @ subtracted(knowledge, update).double())
 
-    sent = adaptive_push(points, step=0.05, boost=3.0)(knowledge)
-    fixed = [adaptive_push(points, step=0.05, boost=3.0, coordinates=c)(knowledge) for c in (12, 3)]
+    sent = adaptive_push.__wrapped__(points, step=0.05, boost=3.0)(knowledge)
+    fixed = [adaptive_push.__wrapped__(points, step=0.05, boost=3.0, coordinates=c)(knowledge) for c in (12, 3)]
     assert any(torch.equal(sent, other) for other in fixed)
     assert progress(sent) == max(map(progress, fixed))
 
@@ -308,9 +308,9 @@ def test_a_threshold_that_pgd_stays_under_is_overcome_by_concentrating() -> None
         return defense.step(state, [RowsBlock(rows)], Context(round=4, lr=LR)).delta
 
     knowledge = replace(knowing(1.0, attackers=4), honest=torch.zeros(4, D), serve=serve, server=state)
-    plain = pgd(goal(), step=0.05, boost=3.0)(knowledge)
+    plain = pgd.__wrapped__(goal(), step=0.05, boost=3.0)(knowledge)
     assert torch.equal(torch.nonzero(subtracted(knowledge, plain)).flatten(), held)
-    sent = adaptive_push(goal(), step=0.05, boost=3.0)(knowledge)
+    sent = adaptive_push.__wrapped__(goal(), step=0.05, boost=3.0)(knowledge)
     pushed = set(torch.nonzero(sent).flatten().tolist())
     applied = set(torch.nonzero(subtracted(knowledge, sent)).flatten().tolist())
     assert len(pushed) == 3 and pushed & applied and not pushed & set(held.tolist())

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from sparsefed import config as configs
 from sparsefed import data
-from sparsefed.attacks import ATTACKS, Attack, Goal, Knowledge, Need, Scene, auxiliary_set, equip, pgd
+from sparsefed.attacks import ATTACKS, Attack, Goal, Knowledge, Need, Scene, attack_info, auxiliary_set, equip, pgd
 from sparsefed.attacks.base import granted
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.rng import rng
@@ -73,7 +73,9 @@ def test_an_impossible_auxiliary_set_is_refused(s: int) -> None:
 @settings(deadline=None)
 @given(budget=st.floats(1e-3, 1e3), epochs=st.integers(1, 8), step=st.floats(0.01, 0.04), stretched=st.booleans())
 def test_the_budget_is_respected_and_used(budget: float, epochs: int, step: float, stretched: bool) -> None:
-    attack = pgd(auxiliary_set(*points(), 10, 10, 0), epochs=epochs, batch=5, step=step, to_budget=stretched)
+    attack = pgd.__wrapped__(
+        auxiliary_set(*points(), 10, 10, 0), epochs=epochs, batch=5, step=step, to_budget=stretched
+    )
     norm = float(torch.linalg.vector_norm(attack(knowledge(budget)), dtype=torch.float64))  # boost 20: no overshoot
     assert norm <= budget * (1 + 1e-6)
     if stretched:
@@ -82,7 +84,7 @@ def test_the_budget_is_respected_and_used(budget: float, epochs: int, step: floa
 
 def test_an_unlimited_attacker_walks_all_the_way() -> None:
     """Update is before - after, so theta - update is where the attacker wants the model."""
-    attack = pgd(auxiliary_set(*points(), 10, 10, 0), epochs=200, step=0.1, boost=1.0)
+    attack = pgd.__wrapped__(auxiliary_set(*points(), 10, 10, 0), epochs=200, step=0.1, boost=1.0)
     torch.testing.assert_close(-attack(knowledge(math.inf)), TARGET, rtol=1e-4, atol=1e-4)
 
 
@@ -96,7 +98,7 @@ def test_naive_twin() -> None:
         if float(difference.norm()) > budget:
             difference = difference / difference.norm() * budget
         model = difference
-    attack = pgd(auxiliary_set(*points(), 10, 10, 0), epochs=4, step=0.05, boost=3.0, to_budget=False)
+    attack = pgd.__wrapped__(auxiliary_set(*points(), 10, 10, 0), epochs=4, step=0.05, boost=3.0, to_budget=False)
     torch.testing.assert_close(-attack(knowledge(budget)).double(), model, rtol=1e-5, atol=1e-6)
 
 
@@ -107,7 +109,7 @@ def test_batches_change_with_the_round_and_nothing_else() -> None:
         seen.append(y)
         return towards_target(theta, x, y)
 
-    attack = pgd(auxiliary_set(*points(), 19, 10, 0), epochs=2, batch=6)
+    attack = pgd.__wrapped__(auxiliary_set(*points(), 19, 10, 0), epochs=2, batch=6)
     for round in (1, 1, 2):
         attack(replace(knowledge(1.0, round), gradient=watching))
     assert torch.equal(seen[0], seen[2]) and torch.equal(seen[1], seen[3])
@@ -117,7 +119,7 @@ def test_batches_change_with_the_round_and_nothing_else() -> None:
 @pytest.mark.parametrize("wrong", [{"epochs": 0}, {"batch": 0}, {"step": 0.0}, {"boost": -1.0}])
 def test_impossible_parameters_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match="all must be positive"):
-        pgd(auxiliary_set(*points(), 10, 10, 0), **wrong)  # type: ignore[arg-type]
+        pgd.__wrapped__(auxiliary_set(*points(), 10, 10, 0), **wrong)  # type: ignore[arg-type]
 
 
 # --- what holds for every attack -------------------------------------------------------------------------------------
@@ -145,7 +147,7 @@ def scene() -> Scene:
 
 
 def equipped(name: str, **given: Any) -> tuple[Goal | None, Attack]:
-    few = {"auxiliary": 20} if "auxiliary" in {p.name for p in parameters(ATTACKS[name].goal, 1)} else {}
+    few = {"auxiliary": 20} if "auxiliary" in {p.name for p in parameters(attack_info(ATTACKS[name]).goal, 1)} else {}
     return equip(name, ATTACKS[name], scene(), {**few, **given})
 
 
@@ -191,12 +193,12 @@ def test_every_attack_keeps_to_its_knowledge_its_budget_and_its_seed(name: str, 
     norms = torch.linalg.vector_norm(sent.reshape(-1, len(record.theta)), dim=1, dtype=torch.float64)
     assert bool(torch.isfinite(sent).all()) and 0 < float(norms.max()) <= record.budget * (1 + 1e-6)
     assert torch.equal(record.theta, before[0]) and torch.equal(granted(record.honest, "honest updates"), before[1])
-    assert (goal is None) == (ATTACKS[name].goal.__name__ == "untargeted")
+    assert (goal is None) == (attack_info(ATTACKS[name]).goal.__name__ == "untargeted")
 
 
 @pytest.mark.parametrize("name", sorted(ATTACKS))
 def test_every_attack_describes_itself(name: str) -> None:
-    attacker = ATTACKS[name]
+    attacker = attack_info(ATTACKS[name])
     assert (attacker.method.__doc__ or "").strip().partition("\n")[0].endswith(".")
     assert any(year in attacker.paper for year in map(str, range(2015, 2030)))
     for parameter in (*parameters(attacker.method, 1), *parameters(attacker.goal, 1)):
@@ -205,7 +207,10 @@ def test_every_attack_describes_itself(name: str) -> None:
 
 def variations(name: str) -> Iterator[tuple[str, Any]]:
     """Each parameter alone: at each value it lists, at the other truth value, or given where it usually is not."""
-    for parameter in (*parameters(ATTACKS[name].method, 1), *parameters(ATTACKS[name].goal, 1)):
+    for parameter in (
+        *parameters(attack_info(ATTACKS[name]).method, 1),
+        *parameters(attack_info(ATTACKS[name]).goal, 1),
+    ):
         listed = re.findall("'([^']+)'", parameter.type)
         number = [2] if parameter.type in ("int", "float") and parameter.default is None else []
         for value in listed or number or ([not parameter.default] if parameter.type == "bool" else []):
@@ -213,13 +218,13 @@ def variations(name: str) -> Iterator[tuple[str, Any]]:
 
 
 def usual(name: str, key: str) -> Any:
-    return next(p.default for p in parameters(ATTACKS[name].method, 1) if p.name == key)
+    return next(p.default for p in parameters(attack_info(ATTACKS[name]).method, 1) if p.name == key)
 
 
 @pytest.mark.parametrize("name", sorted(ATTACKS.keys() - {"replacement_text"}))
 def test_what_the_dict_says_an_attack_needs_is_what_it_declares(name: str) -> None:
     """As it is, as the dict says it differs, and under no other parameter."""
-    stated, unless = ATTACKS[name].needs, ATTACKS[name].otherwise
+    stated, unless = attack_info(ATTACKS[name]).needs, attack_info(ATTACKS[name]).otherwise
     assert equipped(name)[1].needs == stated
     if unless is not None:
         assert equipped(name, **unless.given)[1].needs == unless.needs != stated

@@ -51,14 +51,14 @@ def test_the_patch_is_a_white_square_in_the_corner(size: int) -> None:
     for row in range(SIDE - size, SIDE):
         for column in range(SIDE - size, SIDE):
             expected[:, row, column, :] = 255
-    stamp = patch(scene(), size=size).stamp
+    stamp = patch.__wrapped__(scene(), size=size).stamp
     assert stamp is not None
     assert torch.equal(stamp(x), expected)
     assert torch.equal(x, before)
 
 
 def test_bars_are_two_by_two() -> None:
-    stamp = bars(scene(), length=2, gap=1).stamp
+    stamp = bars.__wrapped__(scene(), length=2, gap=1).stamp
     assert stamp is not None
     picture = stamp(torch.zeros(1, SIDE, SIDE, CHANNELS, dtype=torch.uint8))[0, :, :, 1].bool().int()
     assert picture.tolist() == [[1, 1, 0, 1, 1], [0] * 5, [1, 1, 0, 1, 1], [0] * 5, [0] * 5]
@@ -95,7 +95,7 @@ def test_parts_are_disjoint_even_and_together_the_whole(count: int, build: Calla
 
 
 def test_four_parts_of_the_bars_are_the_bars() -> None:
-    goal = bars(scene(), length=2, gap=1)
+    goal = bars.__wrapped__(scene(), length=2, gap=1)
     assert goal.stamp is not None
     black = torch.zeros(1, SIDE, SIDE, CHANNELS, dtype=torch.uint8)
     corners = []
@@ -110,7 +110,7 @@ def test_four_parts_of_the_bars_are_the_bars() -> None:
 @given(seed=st.integers(0, 20), share=st.floats(0.05, 1.0))
 def test_edge_cases_are_the_farthest_from_their_class(seed: int, share: float) -> None:
     there = scene(seed)
-    goal = edge(there, source=1, target=2, share=share)
+    goal = edge.__wrapped__(there, source=1, target=2, share=share)
     members = [i for i in range(len(there.y_train)) if there.y_train[i] == 1]
     mean = sum(there.x_train[i].double() for i in members) / len(members)
 
@@ -147,13 +147,13 @@ def test_impossible_goals_are_refused(build: Callable[..., Goal], wrong: dict[st
 def test_goals_without_the_examples_they_need_are_refused() -> None:
     there = scene()
     with pytest.raises(ConfigError, match="stamped on images"):
-        patch(there._replace(x_train=there.x_train.float()))
+        patch.__wrapped__(there._replace(x_train=there.x_train.float()))
     with pytest.raises(ConfigError, match="another target"):
-        patch(there._replace(y_test=torch.zeros_like(there.y_test)))
+        patch.__wrapped__(there._replace(y_test=torch.zeros_like(there.y_test)))
     with pytest.raises(ConfigError, match="another source"):
-        edge(there._replace(y_test=torch.zeros_like(there.y_test)), source=1, target=2)
+        edge.__wrapped__(there._replace(y_test=torch.zeros_like(there.y_test)), source=1, target=2)
     with pytest.raises(ConfigError, match="use 1 to 18"):
-        dba(patch(there), pieces=19)  # 3 x 3 pixels of 2 channels
+        dba.__wrapped__(patch.__wrapped__(there), pieces=19)  # 3 x 3 pixels of 2 channels
 
 
 # --- the attacks, against twins written with loops -------------------------------------------------------------------
@@ -216,33 +216,33 @@ def same(found: Tensor, expected: Floats) -> None:
 
 @pytest.mark.parametrize("budget", [math.inf, 0.2])
 def test_badnets_is_a_boosted_gradient_on_poisoned_examples(budget: float) -> None:
-    goal, knowledge = patch(scene(), target=1), known(budget)
+    goal, knowledge = patch.__wrapped__(scene(), target=1), known(budget)
     x, y = own(knowledge)
     stamped = x.clone()
     stamped[:, -3:, -3:] = 255
     gradient = naive_mixture(knowledge.theta.double().numpy(), (x, y), (stamped, torch.ones_like(y)), 0.3)
-    found = badnets(goal, poisoned=0.3, boost=4.0)(knowledge)
+    found = badnets.__wrapped__(goal, poisoned=0.3, boost=4.0)(knowledge)
     same(found, naive_project(4.0 * 0.3 * gradient, budget))
 
 
 def test_badnets_without_a_trigger_takes_the_points_of_the_goal() -> None:
-    goal, knowledge = edge(scene(), source=0, target=1), known()
+    goal, knowledge = edge.__wrapped__(scene(), source=0, target=1), known()
     gradient = naive_mixture(knowledge.theta.double().numpy(), own(knowledge), (goal.x, goal.y), 0.5)
-    same(badnets(goal, boost=1.0)(knowledge), 0.3 * gradient)
+    same(badnets.__wrapped__(goal, boost=1.0)(knowledge), 0.3 * gradient)
 
 
 def test_only_wrong_examples_at_a_share_of_one() -> None:
-    goal, knowledge = patch(scene()), known()
+    goal, knowledge = patch.__wrapped__(scene()), known()
     x, y = own(knowledge)
     assert goal.stamp is not None
     wrong = naive_gradient(knowledge.theta.double().numpy(), goal.stamp(x), torch.zeros_like(y))
-    same(badnets(goal, boost=1.0, poisoned=1.0)(knowledge), 0.3 * wrong)
+    same(badnets.__wrapped__(goal, boost=1.0, poisoned=1.0)(knowledge), 0.3 * wrong)
 
 
 @pytest.mark.parametrize("round", [4, 5])
 def test_dba_has_each_attacker_teach_its_own_part_on_its_own_examples(round: int) -> None:
-    goal, knowledge = bars(scene(), target=2, length=2, gap=1), known(budget=0.5, round=round)
-    found = dba(goal, poisoned=0.4, boost=6.0)(knowledge)
+    goal, knowledge = bars.__wrapped__(scene(), target=2, length=2, gap=1), known(budget=0.5, round=round)
+    found = dba.__wrapped__(goal, poisoned=0.4, boost=6.0)(knowledge)
     x, y = own(knowledge)
     corners, first = [(0, 0), (0, 3), (2, 0), (2, 3)], 0
     assert found.shape == (3, D)
@@ -258,7 +258,7 @@ def test_dba_has_each_attacker_teach_its_own_part_on_its_own_examples(round: int
 
 @pytest.mark.parametrize(("budget", "stretched"), [(math.inf, True), (0.3, False), (0.3, True), (50.0, True)])
 def test_neurotoxin_descends_where_the_benign_gradient_is_small(budget: float, stretched: bool) -> None:
-    goal, knowledge = patch(scene(), target=1, size=2), known(budget)
+    goal, knowledge = patch.__wrapped__(scene(), target=1, size=2), known(budget)
     theta, (x, y) = knowledge.theta.double().numpy(), own(knowledge)
     stamped = x.clone()
     stamped[:, -2:, -2:] = 255
@@ -271,7 +271,7 @@ def test_neurotoxin_descends_where_the_benign_gradient_is_small(budget: float, s
         update = naive_project(update + step, budget)
     if stretched and math.isfinite(budget):
         update = update * budget / np.linalg.norm(update)
-    found = neurotoxin(goal, top=0.2, epochs=3, step=0.1, boost=5.0, to_budget=stretched)(knowledge)
+    found = neurotoxin.__wrapped__(goal, top=0.2, epochs=3, step=0.1, boost=5.0, to_budget=stretched)(knowledge)
     assert not found[busy].any() and bool(found.any())
     same(found, update)
 
@@ -280,27 +280,27 @@ def test_neurotoxin_descends_where_the_benign_gradient_is_small(budget: float, s
 @pytest.mark.parametrize("server_lr", [1.0, 0.25])
 def test_replacement_puts_the_trained_model_in_the_place_of_the_global_one(attackers: int, server_lr: float) -> None:
     """A server that moves by server_lr times the mean, where honest devices send nothing, ends at the trained model."""
-    goal, knowledge = patch(scene(), target=1, points=20), known(attackers=attackers)
+    goal, knowledge = patch.__wrapped__(scene(), target=1, points=20), known(attackers=attackers)
     model = knowledge.theta.double().numpy()
     for _ in range(6):
         model = model - 0.2 * naive_mixture(model, own(knowledge), (goal.x, goal.y), 0.5)
-    sent = replacement(goal, epochs=6, step=0.2, server_lr=server_lr)(knowledge)
+    sent = replacement.__wrapped__(goal, epochs=6, step=0.2, server_lr=server_lr)(knowledge)
     mean = sum(sent for _ in range(attackers)) / knowledge.cohort
     same(knowledge.theta - server_lr * mean, model)
 
 
 def test_replacement_within_a_norm_projects_every_step() -> None:
-    goal, knowledge = patch(scene(), points=20), known(budget=0.8)
+    goal, knowledge = patch.__wrapped__(scene(), points=20), known(budget=0.8)
     theta, update = knowledge.theta.double().numpy(), np.zeros(D)
     for _ in range(6):
         step = naive_mixture(theta - update, own(knowledge), (goal.x, goal.y), 0.5)
         update = naive_project(update + 0.9 * step, 0.8 * 3 / 12)
-    same(replacement(goal, epochs=6, step=0.9)(knowledge), update * 12 / 3)
+    same(replacement.__wrapped__(goal, epochs=6, step=0.9)(knowledge), update * 12 / 3)
 
 
 # --- laws ------------------------------------------------------------------------------------------------------------
 
-BUILDERS: list[Callable[..., Attack]] = [badnets, dba, neurotoxin, replacement]
+BUILDERS: list[Callable[..., Attack]] = [f.__wrapped__ for f in (badnets, dba, neurotoxin, replacement)]
 
 
 @pytest.mark.parametrize("build", BUILDERS)
@@ -314,7 +314,7 @@ BUILDERS: list[Callable[..., Attack]] = [badnets, dba, neurotoxin, replacement]
 def test_the_budget_is_respected(
     build: Callable[..., Attack], budget: float, attackers: int, seed: int, zero: bool
 ) -> None:
-    sent = build(patch(scene()))(known(budget, attackers, seed, zero=zero))
+    sent = build(patch.__wrapped__(scene()))(known(budget, attackers, seed, zero=zero))
     assert sent.shape in ((D,), (attackers, D)) and bool(torch.isfinite(sent).all())
     norms = torch.linalg.vector_norm(sent.reshape(-1, D), dim=1, dtype=torch.float64)
     assert float(norms.max()) <= budget * (1 + 1e-6)
@@ -322,13 +322,13 @@ def test_the_budget_is_respected(
 
 @pytest.mark.parametrize("build", BUILDERS)
 def test_the_same_knowledge_gives_the_same_update(build: Callable[..., Attack]) -> None:
-    goal = patch(scene())
+    goal = patch.__wrapped__(scene())
     assert torch.equal(build(goal)(known()), build(goal)(known()))
 
 
 @pytest.mark.parametrize("build", [badnets, replacement, neurotoxin])
 def test_batches_of_the_goal_change_with_the_round_and_the_seed(build: Callable[..., Attack]) -> None:
-    attack, knowledge = build(semantic(scene(), source=2, target=0), batch=3), known()
+    attack, knowledge = build(semantic.__wrapped__(scene(), source=2, target=0), batch=3), known()
     assert torch.equal(attack(knowledge), attack(replace(knowledge)))
     assert not torch.equal(attack(knowledge), attack(replace(knowledge, round=5)))
     assert not torch.equal(attack(knowledge), attack(replace(knowledge, seed=1)))
@@ -336,7 +336,7 @@ def test_batches_of_the_goal_change_with_the_round_and_the_seed(build: Callable[
 
 @pytest.mark.parametrize("build", BUILDERS)
 def test_own_examples_are_declared_and_required(build: Callable[..., Attack]) -> None:
-    attack = build(patch(scene()))
+    attack = build(patch.__wrapped__(scene()))
     assert attack.needs == {"own data"}
     with pytest.raises(ConfigError, match="own data"):
         attack(replace(known(), own=None))
@@ -358,12 +358,12 @@ def test_own_examples_are_declared_and_required(build: Callable[..., Attack]) ->
 )
 def test_impossible_parameters_are_refused(build: Callable[..., Attack], wrong: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=r"use (above )?[01] to|must be positive"):
-        build(patch(scene()), **wrong)
+        build(patch.__wrapped__(scene()), **wrong)
 
 
 def test_dba_without_a_trigger_is_refused() -> None:
     with pytest.raises(ConfigError, match="choose a goal that stamps one"):
-        dba(labels(scene(), auxiliary=5))
+        dba.__wrapped__(labels.__wrapped__(scene(), auxiliary=5))
 
 
 # --- they bite -------------------------------------------------------------------------------------------------------

@@ -34,17 +34,17 @@ from sparsefed.kernels.blocks import RowsBlock
 
 D = 7
 ATTACKS: dict[str, Attack] = {
-    "alie": alie(None),
-    "alie z = 3": alie(None, z=3.0),
-    "alie_searched": alie_searched(None, tries=6),
-    "ipm": ipm(None),
-    "ipm_searched": ipm_searched(None, tries=6),
-    "min_max": min_max(None),
-    "min_max unit": min_max(None, direction="unit"),
-    "min_max std": min_max(None, direction="std"),
-    "min_sum": min_sum(None),
-    "mimic": mimic(None),
-    "drift": drift(None),
+    "alie": alie.__wrapped__(None),
+    "alie z = 3": alie.__wrapped__(None, z=3.0),
+    "alie_searched": alie_searched.__wrapped__(None, tries=6),
+    "ipm": ipm.__wrapped__(None),
+    "ipm_searched": ipm_searched.__wrapped__(None, tries=6),
+    "min_max": min_max.__wrapped__(None),
+    "min_max unit": min_max.__wrapped__(None, direction="unit"),
+    "min_max std": min_max.__wrapped__(None, direction="std"),
+    "min_sum": min_sum.__wrapped__(None),
+    "mimic": mimic.__wrapped__(None),
+    "drift": drift.__wrapped__(None),
 }
 SEEING = [name for name, attack in ATTACKS.items() if "honest updates" in attack.needs]
 
@@ -141,7 +141,7 @@ def test_alie_is_the_mean_less_z_standard_deviations(m: int, seed: int, z: float
     honest = updates(m, seed)
     rows = naive_clipped(honest, budget)
     expected = [a - z * b for a, b in zip(naive_mean(rows), naive_std(rows), strict=True)]
-    sent = alie(None, z=z)(known(honest, budget=budget))
+    sent = alie.__wrapped__(None, z=z)(known(honest, budget=budget))
     (wanted,) = naive_clipped(torch.tensor([expected]), budget)
     torch.testing.assert_close(sent.double(), torch.tensor(wanted, dtype=torch.float64), rtol=1e-5, atol=1e-5)
 
@@ -162,7 +162,7 @@ def test_z_max_is_as_far_as_enough_honest_devices_go(n: int, f: int) -> None:
 
 def test_alie_uses_z_max_unless_told() -> None:
     honest = updates(16, 0)
-    usual, told = alie(None)(known(honest, 14)), alie(None, z=z_max(30, 14))(known(honest, 14))
+    usual, told = alie.__wrapped__(None)(known(honest, 14)), alie.__wrapped__(None, z=z_max(30, 14))(known(honest, 14))
     assert torch.equal(usual, told) and z_max(30, 14) > 1
 
 
@@ -171,7 +171,7 @@ def test_alie_uses_z_max_unless_told() -> None:
 def test_ipm_is_the_mean_turned_round(m: int, seed: int, epsilon: float) -> None:
     honest = updates(m, seed)
     expected = [-epsilon * value for value in naive_mean(honest.double().tolist())]
-    sent = ipm(None, epsilon=epsilon)(known(honest))
+    sent = ipm.__wrapped__(None, epsilon=epsilon)(known(honest))
     torch.testing.assert_close(sent.double(), torch.tensor(expected).double(), rtol=1e-5, atol=1e-5)
 
 
@@ -179,7 +179,7 @@ def test_ipm_is_the_mean_turned_round(m: int, seed: int, epsilon: float) -> None
 def test_ipm_turns_a_plain_mean_right_round(attackers: int) -> None:
     honest = updates(11, 1)
     knowledge = known(honest, attackers)
-    everybody = torch.cat([honest, ipm(None)(knowledge).expand(attackers, -1)])
+    everybody = torch.cat([honest, ipm.__wrapped__(None)(knowledge).expand(attackers, -1)])
     share = len(honest) / len(everybody)
     torch.testing.assert_close(everybody.mean(0), -share * honest.mean(0), rtol=1e-4, atol=1e-5)
 
@@ -198,7 +198,8 @@ def test_min_max_and_min_sum_go_as_far_as_allowed_and_no_farther(
     honest = updates(m, seed, scale=scale)
     rows = honest.double().tolist()
     mean, p = naive_mean(rows), naive_direction(rows, direction)
-    sent = {"min_max": min_max, "min_sum": min_sum}[kind](None, direction=direction)(known(honest))  # type: ignore[arg-type]
+    build = {"min_max": min_max, "min_sum": min_sum}[kind].__wrapped__
+    sent = build(None, direction=direction)(known(honest))  # type: ignore[arg-type]
     away = [a - b for a, b in zip(mean, sent.double().tolist(), strict=True)]
     gamma = sum(a * b for a, b in zip(away, p, strict=True)) / sum(b * b for b in p)
 
@@ -215,7 +216,7 @@ def test_wide_rows_are_taken_in_pieces_without_a_seam() -> None:
     few = updates(5, 3)
     wide = torch.zeros(5, 40_000)
     wide[:, :4], wide[:, -3:] = few[:, :4], few[:, 4:]
-    for attack in (min_max(None), min_sum(None, direction="unit"), mimic(None)):
+    for attack in (min_max.__wrapped__(None), min_sum.__wrapped__(None, direction="unit"), mimic.__wrapped__(None)):
         narrow, found = attack(known(few)), attack(known(wide))
         torch.testing.assert_close(torch.cat([found[:4], found[-3:]]), narrow, rtol=1e-5, atol=1e-6)
 
@@ -232,14 +233,14 @@ def test_mimic_copies_the_device_that_stands_out(m: int, seed: int) -> None:
         power = power / power.norm()
     z = power @ torch.linspace(1, 2, D, dtype=torch.float64)
     stands_out = (centred @ (z / z.norm())).abs()
-    sent = mimic(None)(known(honest))
+    sent = mimic.__wrapped__(None)(known(honest))
     (who,) = [i for i in range(m) if torch.equal(honest[i], sent)]
     assert float(stands_out[who]) >= 0.9999 * float(stands_out.max())
 
 
 def test_mimic_shifts_a_mean_by_its_share_of_one_device() -> None:
     honest = torch.cat([updates(8, 0, scale=0.1), 5 + updates(1, 1)])
-    sent = mimic(None)(known(honest, 3))
+    sent = mimic.__wrapped__(None)(known(honest, 3))
     assert torch.equal(sent, honest[8])
     shifted = torch.cat([honest, sent.expand(3, -1)]).mean(0)
     torch.testing.assert_close(shifted - honest.mean(0), 3 / 12 * (sent - honest.mean(0)), rtol=1e-4, atol=1e-5)
@@ -254,7 +255,7 @@ def test_drift_pushes_along_signs_at_c_times_an_honest_norm(scale: float) -> Non
         mean = naive_mean(knowledge.own.x[first : first + size].double().tolist())
         norms.append(math.sqrt(sum((a + b) ** 2 for a, b in zip(knowledge.theta.tolist(), mean, strict=True))))
         first += size
-    sent = drift(None, c=4.0)(knowledge)
+    sent = drift.__wrapped__(None, c=4.0)(knowledge)
     assert math.isclose(norm(sent), 4 * scale * sum(norms) / 3, rel_tol=1e-5)
     torch.testing.assert_close(sent.abs(), sent.abs()[:1].expand(D))
 
@@ -263,8 +264,8 @@ def test_drift_never_turns() -> None:
     """The same signs whatever the round, the model and the attackers; others with another seed; as many up as down."""
     many = updates(5, 0, d=2000)
     moments = [known(many, a, round=r, theta=torch.full((2000,), t)) for a, r, t in [(1, 1, 0.0), (4, 9, 2.0)]]
-    one, other = (torch.sign(drift(None)(moment)) for moment in moments)
-    third = torch.sign(drift(None)(replace(moments[0], seed=6)))
+    one, other = (torch.sign(drift.__wrapped__(None)(moment)) for moment in moments)
+    third = torch.sign(drift.__wrapped__(None)(replace(moments[0], seed=6)))
     assert torch.equal(one, other) and abs(float(one.mean())) < 0.1 and abs(float((one * third).mean())) < 0.1
 
 
@@ -293,7 +294,10 @@ def deviations(rule: str, seed: int, attacks: tuple[Attack, ...]) -> list[float]
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("method", ["alie", "ipm"])
 def test_a_searched_strength_moves_the_server_at_least_as_far(method: str, rule: str) -> None:
-    pairs = {"alie": (alie(None), alie_searched(None)), "ipm": (ipm(None), ipm_searched(None))}
+    pairs = {
+        "alie": (alie.__wrapped__(None), alie_searched.__wrapped__(None)),
+        "ipm": (ipm.__wrapped__(None), ipm_searched.__wrapped__(None)),
+    }
     for seed in range(5):
         usual, found = deviations(rule, seed, pairs[method])
         assert found >= usual * (1 - 1e-6)
@@ -304,15 +308,15 @@ def test_a_searched_strength_moves_the_server_at_least_as_far(method: str, rule:
 )
 def test_searching_z_pays(rule: str, gain: float) -> None:
     for seed in range(5):
-        usual, found = deviations(rule, seed, (alie(None), alie_searched(None)))
+        usual, found = deviations(rule, seed, (alie.__wrapped__(None), alie_searched.__wrapped__(None)))
         assert found > gain * usual
 
 
 @pytest.mark.parametrize("rule", ["trimmed_mean", "median", "multi_krum"])
 def test_the_search_is_near_the_best_of_a_fine_grid(rule: str) -> None:
     for seed in range(3):
-        grid = tuple(alie(None, z=0.1 * 1.1**i) for i in range(97))
-        found, *others = deviations(rule, seed, (alie_searched(None), *grid))
+        grid = tuple(alie.__wrapped__(None, z=0.1 * 1.1**i) for i in range(97))
+        found, *others = deviations(rule, seed, (alie_searched.__wrapped__(None), *grid))
         assert found > 0.9 * max(others)
 
 
@@ -331,7 +335,7 @@ def test_a_search_tries_as_often_as_it_was_told(tries: int) -> None:
 
 def test_a_server_that_does_not_drop_what_is_not_finite_is_searched_too() -> None:
     honest = updates(8, 0)
-    sent = ipm_searched(None, most=50.0)(known(honest, 2, serve=lambda rows: rows.mean(0)))
+    sent = ipm_searched.__wrapped__(None, most=50.0)(known(honest, 2, serve=lambda rows: rows.mean(0)))
     torch.testing.assert_close(sent, -50 * honest.mean(0))
 
 
@@ -375,12 +379,12 @@ def test_honest_updates_that_are_equal_or_not_numbers_are_borne(name: str) -> No
 
 def test_impossible_parameters_are_refused() -> None:
     wrong: dict[str, Callable[[], Attack]] = {
-        "z >= 0": lambda: alie(None, z=-1.0),
-        "epsilon >= 0": lambda: ipm(None, epsilon=math.inf),
-        "tries at least 6": lambda: alie_searched(None, tries=5),
-        "most must be positive": lambda: ipm_searched(None, most=0.0),
-        "unknown direction 'sgn'": lambda: min_sum(None, direction="sgn"),  # type: ignore[arg-type]
-        "c > 0": lambda: drift(None, c=0.0),
+        "z >= 0": lambda: alie.__wrapped__(None, z=-1.0),
+        "epsilon >= 0": lambda: ipm.__wrapped__(None, epsilon=math.inf),
+        "tries at least 6": lambda: alie_searched.__wrapped__(None, tries=5),
+        "most must be positive": lambda: ipm_searched.__wrapped__(None, most=0.0),
+        "unknown direction 'sgn'": lambda: min_sum.__wrapped__(None, direction="sgn"),  # type: ignore[arg-type]
+        "c > 0": lambda: drift.__wrapped__(None, c=0.0),
     }
     for sentence, making in wrong.items():
         with pytest.raises(ConfigError, match=sentence):
@@ -492,7 +496,10 @@ def test_searching_pays_in_a_run(method: str, defense: str, gain: float) -> None
 @pytest.mark.parametrize("defense", ["trimmed_mean", "median", "clipping", "multi_krum"])
 @pytest.mark.parametrize("method", ["alie", "ipm"])
 def test_in_every_round_of_a_run_the_searched_one_moves_the_server_at_least_as_far(method: str, defense: str) -> None:
-    usual, searched = {"alie": (alie(None), alie_searched(None)), "ipm": (ipm(None), ipm_searched(None))}[method]
+    usual, searched = {
+        "alie": (alie.__wrapped__(None), alie_searched.__wrapped__(None)),
+        "ipm": (ipm.__wrapped__(None), ipm_searched.__wrapped__(None)),
+    }[method]
     seen: list[tuple[float, float]] = []
 
     def both(knowledge: Knowledge) -> Tensor:

@@ -307,6 +307,7 @@ def test_errors_say_what_to_do(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.process
 def test_importing_the_report_loads_no_charts() -> None:
     code = "import sys, sparsefed.reports; sys.exit(any(m in sys.modules for m in ('altair', 'vl_convert')))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -390,6 +390,8 @@ def commands(process_server: Server, home: Path) -> Nursery:
     return Nursery(process_server, home, **away)
 
 
+@pytest.mark.slow
+@pytest.mark.process
 def test_an_audit_ends_in_tables_a_verdict_and_three_files(done: tuple[Path, str], finished: Path) -> None:
     out = finished
     found, stdout = steady(out), done[1]
@@ -404,6 +406,7 @@ def test_an_audit_ends_in_tables_a_verdict_and_three_files(done: tuple[Path, str
     assert found["recommendation"]["defense"] in found["defenses"]
 
 
+@pytest.mark.process
 def test_numbers_are_those_of_the_runs(finished: Path) -> None:
     out = finished
     rows = [json.loads(line) for line in (out / "audit.jsonl").read_text().splitlines()]
@@ -425,6 +428,7 @@ def test_numbers_are_those_of_the_runs(finished: Path) -> None:
         assert entry["lost"] == pytest.approx(calm["test_accuracy"] - entry["test_accuracy"], abs=1e-5)
 
 
+@pytest.mark.process
 def test_lengths_are_those_of_honest_devices_that_nobody_attacks(finished: Path) -> None:
     out = finished
     rows = [json.loads(line) for line in (out / "calibration.jsonl").read_text().splitlines()]
@@ -434,6 +438,7 @@ def test_lengths_are_those_of_honest_devices_that_nobody_attacks(finished: Path)
     assert len(norms) == 32 and steady(out)["calibration"]["in_rates"] == pytest.approx(middle)
 
 
+@pytest.mark.process
 def test_the_recommended_config_is_one(finished: Path) -> None:
     out = finished
     config, best = configs.read(out / "recommended.toml"), steady(out)["recommendation"]
@@ -442,6 +447,7 @@ def test_the_recommended_config_is_one(finished: Path) -> None:
     assert config.name == "mine-recommended" and (out / "recommended.toml").read_text().startswith("# ")
 
 
+@pytest.mark.process
 def test_the_same_command_runs_nothing_again(
     finished: Path, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -455,6 +461,21 @@ def test_the_same_command_runs_nothing_again(
         audits.run_audit(question, copied, 1)  # what was deleted is run again, although its results are there
 
 
+def test_the_function_gives_what_the_command_gives(
+    finished: Path, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied = Path(shutil.copytree(finished, tmp_path / "out"))
+    monkeypatch.setattr(Pool, "start", no_workers)
+    compared = COMPARED.split(",")
+    result = audits.audit(home / "mine.toml", folder=copied, defenses=compared, attacks=[BESIDE], trials=2, seeds=2)
+    written = steady(copied)["matrix"]
+    assert [each["defense"] for each in result.records()] == [each["defense"] for each in written]
+    for own, other in zip(result.records(), written, strict=True):
+        assert {key: other[key] for key in own} == pytest.approx(own, abs=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.process
 def test_killed_and_called_again_it_is_the_same(finished: Path, home: Path, commands: Nursery) -> None:
     command = ("audit", "mine.toml", *SHORT, "--out", "killed")
     process = commands.start(*command)
@@ -469,6 +490,8 @@ def test_killed_and_called_again_it_is_the_same(finished: Path, home: Path, comm
         assert (home / "killed" / name).read_bytes() == (finished / name).read_bytes()
 
 
+@pytest.mark.slow
+@pytest.mark.process
 def test_a_run_that_fails_leaves_a_hole_and_says_so(home: Path) -> None:
     """A defense that cannot be run with attackers in the round: the others are told all the same."""
     (home / "own_rule.py").write_text(
@@ -526,6 +549,7 @@ def test_a_refused_audit_leaves_nothing_behind(
     assert [path.name for path in tmp_path.iterdir()] == ["mine.toml"]
 
 
+@pytest.mark.process
 def test_a_task_that_is_not_learned_is_none_to_audit(tmp_path: Path) -> None:
     config = parsed(train={"cohort": 10, "lr": 1e-9}, rounds=2)
     with pytest.raises(ConfigError, match=r"does not learn .* nothing to defend"):
@@ -541,6 +565,8 @@ SMALL = [
 ]
 
 
+@pytest.mark.slow
+@pytest.mark.process
 def test_the_demo_is_a_small_audit_that_goes_on_and_starts_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -582,6 +608,7 @@ def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
         yield page
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (360, "dark")])
 def test_the_page_is_drawn_without_a_complaint_or_a_request(finished: Path, tab: Page, width: int, scheme: str) -> None:
     tab.events.clear()
@@ -595,6 +622,7 @@ def test_the_page_is_drawn_without_a_complaint_or_a_request(finished: Path, tab:
     assert tab.complaints() == []
 
 
+@pytest.mark.process
 def test_the_page_tells_the_verdict_first_and_everything_else(finished: Path, tab: Page) -> None:
     tab.open(finished / "audit.html", 1280, "light")
     text, found = " ".join(str(tab.value("document.body.textContent")).split()), steady(finished)

@@ -177,6 +177,7 @@ def show(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True)
 
 
+@pytest.mark.process
 def test_the_command_prints_the_numbers_and_writes_the_picture(tmp_path: Path) -> None:
     done = show(
         "digits",
@@ -194,6 +195,7 @@ def test_the_command_prints_the_numbers_and_writes_the_picture(tmp_path: Path) -
     assert (tmp_path / "p.svg").exists()
 
 
+@pytest.mark.process
 def test_a_wrong_parameter_is_a_sentence() -> None:
     done = show("digits", "--partition", "iid", "--devices", "30", "--param", "alpha=0.3")
     assert done.returncode == 2 and "Traceback" not in done.stderr

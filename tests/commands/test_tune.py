@@ -25,7 +25,7 @@ from torch import Tensor
 from sparsefed import config as configs
 from sparsefed import reports as report
 from sparsefed import runs
-from sparsefed.attacks import ATTACKS, NEEDS, Attack, Attacker, Goal, Knowledge
+from sparsefed.attacks import ATTACKS, NEEDS, Attack, Attacker, Goal, Knowledge, attack_info
 from sparsefed.commands import tune
 from sparsefed.commands.tune import Trial, TuneProgress, TuneResult
 from sparsefed.commands.tune import trials as outcomes
@@ -387,7 +387,7 @@ def test_every_attack_takes_the_ends_of_its_space(name: str) -> None:
     goal = Goal(x, y, x, y, y, stamp=lambda raw: torch.full_like(raw, 9), target=0)
     for end in (0, -1):
         params = {key: ends(searched)[end] for key, searched in search_space(config).items()}
-        assert isinstance(ATTACKS[name].method(goal, **params), Attack)
+        assert isinstance(attack_info(ATTACKS[name]).method(goal, **params), Attack)
 
 
 def ends(searched: Range | Categories) -> tuple[Any, ...]:

@@ -64,6 +64,7 @@ def copied(undisturbed: Path, tmp_path: Path) -> Path:
 # --- what comes out --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_run_of_the_grid_is_in_the_results_in_order(undisturbed: Path) -> None:
     rows = [json.loads(line) for line in read(undisturbed).splitlines()]
     told = [(row["cell"]["defense"], row["role"], row["seed"]) for row in rows]
@@ -200,6 +201,7 @@ def _soon(happens: Callable[[], bool], seconds: float = 5.0) -> bool:
     return happens()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not LINUX, reason="looks at /proc")
 def test_killed_at_random_the_results_are_the_same(undisturbed: Path, tmp_path: Path) -> None:
     draw, cut = rng(0, "kills"), 0
@@ -267,6 +269,7 @@ seeds = [0, 1]
 """
 
 
+@pytest.mark.slow
 def test_a_cell_that_fails_does_not_stop_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[2]), *sys.path]))
     one = planned(FAILING, "failing")

@@ -33,6 +33,7 @@ EVERY = 3  # rounds between checkpoints
 KILLS = 28
 KILL_SEED = 20  # all moments of killing are drawn from it
 PARTIAL = f"{runs.CHECKPOINT}.partial"  # a checkpoint being written
+OLD = Path(__file__).parents[1] / "golden/run_folder"  # as commit 0872fa4 wrote it: interrupted in round 4 of 6
 LONG = ["--set", "rounds=100000", "--set", "checkpoint_every=90000"]
 
 
@@ -138,6 +139,31 @@ def test_the_same_config_and_seed_give_the_same_bytes(
     assert without_seconds(tmp_path / "other") != without_seconds(whole)[:5]
 
 
+def test_a_folder_of_an_earlier_version_goes_on(sparsefed: Nursery, tmp_path: Path) -> None:
+    """To the end that a run of today reaches; to the bit only on the processor that wrote it."""
+    resumed, today = Path(shutil.copytree(OLD, tmp_path / "resumed")), tmp_path / "today"
+    assert (manifest(resumed)["round"], saved_round(resumed)) == (4, 4)
+    sparsefed.run("run", OLD / "config.toml", "--out", today).fine()
+    assert "small" in sparsefed.run("resume", resumed).fine()
+    assert (resumed / "config.toml").read_bytes() == (OLD / "config.toml").read_bytes()
+    assert runs.load_config(today) == runs.load_config(OLD)
+    told = {folder: manifest(folder) for folder in (resumed, today)}
+    assert [(each["status"], each["round"], each["rounds"]) for each in told.values()] == [("finished", 6, 6)] * 2
+    assert told[resumed]["task"] == told[today]["task"] == manifest(OLD)["task"]
+    ours, theirs = (runs.load_state(folder) for folder in (resumed, today))
+    assert ours is not None and theirs is not None and ours.round == theirs.round == 6
+    assert ours.defense.keys() == theirs.defense.keys() == {"server.0.momentum", "server.0.memory"}
+    for mine, its in zip([ours.theta, *ours.defense.values()], [theirs.theta, *theirs.defense.values()], strict=True):
+        torch.testing.assert_close(mine, its, rtol=1e-5, atol=1e-6)
+    assert without_seconds(resumed)[:4] == without_seconds(OLD)
+    for row, other in zip(without_seconds(resumed), without_seconds(today), strict=True):
+        assert row.keys() == other.keys()
+        numbers = {key for key, item in other.items() if item is not None}
+        assert {key for key, item in row.items() if item is not None} == numbers
+        assert all(row[key] == pytest.approx(other[key], rel=1e-4, abs=1e-6) for key in numbers)
+
+
+@pytest.mark.slow
 def test_kill_9_at_random_moments_and_resume_end_in_the_same_bits(
     sparsefed: Nursery, config: Path, whole: Path, tmp_path: Path
 ) -> None:

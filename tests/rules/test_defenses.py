@@ -325,12 +325,14 @@ for name, pre in cases:
 """
 
 
+@pytest.mark.process
 def test_no_kernel_is_compiled_inside_a_round() -> None:
     command = [sys.executable, "-c", COMPILED_IN_A_ROUND]
     done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
+@pytest.mark.process
 def test_compilation_says_so(tmp_path: Path) -> None:
     script = "import numpy, sparsefed; print(sparsefed.aggregate('median', numpy.eye(3)))"
     cold = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}

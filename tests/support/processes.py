@@ -86,6 +86,7 @@ import altair, numba, sklearn.datasets, vl_convert
 import optuna, sqlalchemy, alembic.command
 from sparsefed import cli, config, data, reports, runs
 from sparsefed.cli import catalogue, progress
+from sparsefed.cli.app import console, errors
 from sparsefed.commands import certify, choose_k, tune
 
 answers = os.dup(1)
@@ -95,6 +96,8 @@ def child(order):
     os.setsid()
     os.chdir(order["cwd"])
     os.environ.update(order["env"])
+    for each in (console, errors):  # made when they were imported, as wide as the server's terminal
+        each.width = int(os.environ["COLUMNS"])
     for fd, path in ((0, os.devnull), (1, order["out"]), (2, order["err"])):
         os.dup2(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC), fd)
     if order["largest"]:

@@ -70,15 +70,18 @@ def test_where_there_is_none_it_is_float32_and_one_line_says_so(
     assert [sentence.startswith(SENTENCE) for sentence in said(caplog)] == [True]
 
 
+@pytest.mark.slow
+@pytest.mark.process
 def test_the_runner_says_it_for_its_workers(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     without(monkeypatch)
-    half = TINY.replace("set.train = { cohort = 10", 'set.train = { dtype = "bfloat16", cohort = 10')
+    short = TINY.replace("set.rounds = 24", "set.rounds = 8")
+    half = short.replace("set.train = { cohort = 10", 'set.train = { dtype = "bfloat16", cohort = 10')
     run_exhibits([plan(reading.parse("tiny", half), "smoke")], tmp_path, 2)
     assert [sentence.startswith(SENTENCE) for sentence in said(caplog)] == [True]
     caplog.clear()
-    run_exhibits([plan(reading.parse("tiny", TINY), "smoke")], tmp_path, 2)
+    run_exhibits([plan(reading.parse("tiny", short), "smoke")], tmp_path, 1)
     assert not said(caplog)
 
 

@@ -79,6 +79,7 @@ def test_unknown_name_lists_the_valid_ones() -> None:
             act("fminst")
 
 
+@pytest.mark.process
 def test_importing_is_light() -> None:
     code = (
         "import sys, sparsefed; before = set(sys.modules); import sparsefed.data; sparsefed.data.listing();"
@@ -361,6 +362,7 @@ def test_a_silent_mirror_is_given_up(cache: Path) -> None:
     assert no_leftovers(cache)
 
 
+@pytest.mark.process
 def test_killed_fetch_leaves_nothing_wrong(cache: Path) -> None:
     """kill -9 in the middle of a download: no file has its final name, and the next fetch starts afresh."""
     with serving(zipped_pages(), hang=True) as server:
@@ -387,6 +389,7 @@ def test_old_scratch_is_swept(cache: Path) -> None:
     assert not old.exists() and new.exists(), "the new one may belong to a fetch that still runs"
 
 
+@pytest.mark.process
 def test_concurrent_fetches_agree(cache: Path) -> None:
     with serving(zipped_pages(), hang=True) as server:
         both = [fetching_process(server.url) for _ in range(2)]
@@ -452,6 +455,7 @@ def test_package_without_lists(cache: Path, tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "repository/system/lists").rglob("*")] == ["partial"]
 
 
+@pytest.mark.process
 @needs_apt
 @pytest.mark.usefixtures("cache")
 def test_package_with_lists(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 import sparsefed
 from sparsefed import config as configs
-from sparsefed.attacks import ATTACKS, NEEDS, Attacker
+from sparsefed.attacks import ATTACKS, NEEDS, Attacker, attack_info
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.round import simulate
 
@@ -73,6 +73,9 @@ def test_every_attack_shown_is_granted_what_it_needs(text: str) -> None:
             configs.build(configs.parse({**small, **table, "threat": {"share": 0.02}}))
 
 
+INFO = {name: attack_info(attack) for name, attack in ATTACKS.items()}
+
+
 def needed(attacker: Attacker) -> str:
     """As the table says it."""
     usual, unless = ", ".join(sorted(attacker.needs)), attacker.otherwise
@@ -81,12 +84,12 @@ def needed(attacker: Attacker) -> str:
 
 def test_the_table_of_attacks_is_the_dict() -> None:
     listed = {name: (goal, needs) for name, _, goal, needs, _ in table("docs/attacks.md", "| attack | paper |")}
-    assert listed == {name: (attacker.goal.__name__, needed(attacker)) for name, attacker in ATTACKS.items()}
+    assert listed == {name: (attacker.goal.__name__, needed(attacker)) for name, attacker in INFO.items()}
 
 
 def test_the_table_of_goals_is_what_attacks_are_after() -> None:
     described = [row[0] for row in table("docs/attacks.md", "| goal |")]
-    assert sorted(described) == sorted({attacker.goal.__name__ for attacker in ATTACKS.values()})
+    assert sorted(described) == sorted({attacker.goal.__name__ for attacker in INFO.values()})
 
 
 def test_the_table_of_knowledge_is_what_can_be_granted() -> None:
@@ -97,7 +100,7 @@ def test_departures_name_every_attack_that_departs() -> None:
     """Each attack with *Departures* in its file; a searched one is told of with the attack that it searches for."""
     told = {name for row in table("docs/attacks.md", "| attack | what differs") for name in row[0].split(", ")}
     told |= {f"{name}_searched" for name in told}
-    for attacker in ATTACKS.values():
+    for attacker in INFO.values():
         if "*Departures.*" in (sys.modules[attacker.method.__module__].__doc__ or ""):
             assert attacker.method.__name__ in told
 

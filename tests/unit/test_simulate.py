@@ -207,6 +207,7 @@ for n in (50, int(sys.argv[1])):
 """
 
 
+@pytest.mark.process
 def test_peak_memory_does_not_grow_with_the_cohort() -> None:
     """A cohort 30 times larger: the rows alone would be 570 MB; what is allowed is a fraction of one block."""
     out = subprocess.run([sys.executable, "-c", PEAK, "1500"], capture_output=True, text=True, check=True)
@@ -214,6 +215,7 @@ def test_peak_memory_does_not_grow_with_the_cohort() -> None:
     assert large - small <= 32
 
 
+@pytest.mark.process
 def test_the_example_with_a_users_own_model_runs_and_is_short() -> None:
     """Undefended, the attackers own their points; SparseFed keeps most of them out."""
     script = Path(__file__).parents[2] / "examples" / "own_model.py"

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from sparsefed import config as configs
 from sparsefed import data
-from sparsefed.attacks import ATTACKS, Scene
+from sparsefed.attacks import ATTACKS, Scene, attack_info
 from sparsefed.attacks.continuation import continuation
 from sparsefed.core.engine import LocalStep
 from sparsefed.core.errors import ConfigError, DataError
@@ -482,7 +482,7 @@ def test_attacks_on_labels_work_on_text(attack: dict[str, Any]) -> None:
 def test_wrong_labels_are_wrong_and_padding_stays_padding() -> None:
     arrays = data.load(TINY)
     x, y, x_test, y_test = map(torch.from_numpy, (arrays.x_train, arrays.y_train, arrays.x_test, arrays.y_test))
-    goal = ATTACKS["pgd"].goal(Scene(x, y, x_test, y_test, 14, 0, arrays.classes), auxiliary=20)
+    goal = attack_info(ATTACKS["pgd"]).goal(Scene(x, y, x_test, y_test, 14, 0, arrays.classes), auxiliary=20)
     assert goal is not None
     right = y_test[goal.positions]
     assert torch.equal(goal.y == IGNORED, right == IGNORED)
@@ -494,7 +494,7 @@ def test_a_phrase_takes_the_end_of_real_sequences() -> None:
     arrays = data.load(TINY)
     x, y, x_test, y_test = map(torch.from_numpy, (arrays.x_train, arrays.y_train, arrays.x_test, arrays.y_test))
     scene = Scene(x, y, x_test, y_test, 14, 0, arrays.classes)
-    goal = continuation(scene, trigger="w3 w4", wanted="w8 w1", points=10)
+    goal = continuation.__wrapped__(scene, trigger="w3 w4", wanted="w8 w1", points=10)
     number = {word: i for i, word in enumerate(arrays.classes)}
     assert goal.x.shape == goal.y.shape == (10, 6)
     assert goal.x[:, 3:].tolist() == [[number[w] for w in ("w3", "w4", "w8")]] * 10
@@ -537,7 +537,7 @@ def test_model_replacement_bites_on_text() -> None:
 
 def test_model_replacement_on_text_needs_what_it_says() -> None:
     attack = built(**WHO, attack=REPLACE).protocol.attack
-    assert attack is not None and attack.needs == ATTACKS["replacement_text"].needs == {"own data"}
+    assert attack is not None and attack.needs == attack_info(ATTACKS["replacement_text"]).needs == {"own data"}
 
 
 def test_model_replacement_on_text_keeps_to_its_budget_and_its_seed() -> None:

@@ -104,6 +104,7 @@ def test_impossible_k_is_a_sentence(k: int) -> None:
         topk_indices(torch.ones(3), k)
 
 
+@pytest.mark.process
 def test_importing_the_defenses_imports_no_kernel() -> None:
     code = "import sys, sparsefed.defenses; sys.exit('sparsefed.kernels.vector_kernels' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -28,6 +28,8 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
+from sparsefed.attacks import goals
+from sparsefed.attacks.attack import SERVER, Otherwise, attack
 from sparsefed.attacks.base import granted, rescale
 from sparsefed.attacks.goals import Goal
 from sparsefed.attacks.own_data import some
@@ -35,6 +37,8 @@ from sparsefed.attacks.pgd import pgd
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.threat import Attack, Knowledge, Need
 from sparsefed.kernels.topk import topk_mask
+
+PAPER = "Panda et al. 2022, SparseFed: Mitigating Model Poisoning Attacks in Federated Learning with Sparsification"
 
 NEEDED: frozenset[Need] = frozenset({"defense", "honest updates", "server state"})
 
@@ -44,6 +48,7 @@ Eta = Annotated[float, "eta, the length of a step"]
 Boost = Annotated[float, "factor on the attacker's loss"]
 
 
+@attack(paper=PAPER, goal=goals.labels, needs=SERVER, place=2, search={"passes": "1:4"})
 def adaptive_topk(
     goal: Goal,
     *,
@@ -57,7 +62,7 @@ def adaptive_topk(
     """Colluding PGD that moves only the coordinates which the server is going to apply."""
     if passes < 1:
         raise ConfigError(f"adaptive_topk: passes = {passes}, but the coordinates must be foreseen once; use 1 or more")
-    method = pgd(goal, epochs=epochs, batch=batch, step=step, boost=boost, to_budget=to_budget)
+    method = pgd.__wrapped__(goal, epochs=epochs, batch=batch, step=step, boost=boost, to_budget=to_budget)
 
     def craft(knowledge: Knowledge) -> Tensor:
         subtracted = foresight(knowledge)
@@ -69,6 +74,13 @@ def adaptive_topk(
     return Attack(craft, NEEDED)
 
 
+@attack(
+    paper=PAPER,
+    goal=goals.labels,
+    needs=SERVER,
+    otherwise=Otherwise("coordinates is given", {"coordinates": 40}, frozenset()),
+    place=1,
+)
 def adaptive_push(
     goal: Goal,
     *,
@@ -81,7 +93,7 @@ def adaptive_push(
     """Colluding PGD whose norm is spent on a few coordinates, so that they rise above the server's threshold."""
     if coordinates is not None and coordinates < 1:
         raise ConfigError(f"adaptive_push: coordinates = {coordinates}, but there must be one to push; use 1 or more")
-    method = pgd(goal, epochs=epochs, batch=batch, step=step, boost=boost)
+    method = pgd.__wrapped__(goal, epochs=epochs, batch=batch, step=step, boost=boost)
 
     def craft(knowledge: Knowledge) -> Tensor:
         full = method(knowledge)

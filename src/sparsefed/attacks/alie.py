@@ -25,6 +25,7 @@ from typing import Annotated
 
 from torch import Tensor
 
+from sparsefed.attacks.attack import HONEST, SERVER, attack
 from sparsefed.attacks.base import project
 from sparsefed.attacks.goals import Goal
 from sparsefed.attacks.honest import received, standard_deviations
@@ -32,7 +33,10 @@ from sparsefed.attacks.line_search import Most, Tries, check_search, strongest
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.threat import Attack, Knowledge
 
+PAPER = "Baruch et al. 2019, A Little Is Enough: Circumventing Defenses For Distributed Learning"
 
+
+@attack(paper=PAPER, needs=HONEST, place=11, search={"z": "0.1:10"})
 def alie(
     goal: Goal | None,  # noqa: ARG001
     *,
@@ -48,6 +52,7 @@ def alie(
     return Attack(craft, frozenset({"honest updates"}))
 
 
+@attack(paper=PAPER, needs=SERVER, place=7, search={"most": None, "tries": None})
 def alie_searched(goal: Goal | None, *, most: Most = 1000.0, tries: Tries = 16) -> Attack:  # noqa: ARG001
     """The same with the z that moves the actual server farthest."""
     check_search("alie_searched", most, tries)

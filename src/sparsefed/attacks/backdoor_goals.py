@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsefed.attacks.goals import Goal, Scene, Source, Stamp, Target, one_label
+from sparsefed.attacks.goal_types import Goal, Scene, Stamp, goal
+from sparsefed.attacks.label_goals import Source, Target, one_label
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.rng import rng
 
@@ -25,6 +26,7 @@ Points = Annotated[int, "stamped training examples that the attackers may train 
 Into = Annotated[int, "the class that whatever carries the trigger should be called"]
 
 
+@goal
 def patch(
     scene: Scene,
     *,
@@ -44,6 +46,7 @@ def patch(
     return _triggered(scene, mask, target, points)
 
 
+@goal
 def bars(
     scene: Scene,
     *,
@@ -66,6 +69,7 @@ def bars(
     return _triggered(scene, mask, target, points)
 
 
+@goal
 def edge(
     scene: Scene,
     *,

@@ -18,6 +18,8 @@ from typing import Annotated
 
 from torch import Tensor
 
+from sparsefed.attacks import goals
+from sparsefed.attacks.attack import OWN, attack
 from sparsefed.attacks.base import project
 from sparsefed.attacks.goals import Goal
 from sparsefed.attacks.own_data import GoalBatch, Poisoned, check_share, mixture, owned, wrong
@@ -25,6 +27,12 @@ from sparsefed.core.errors import ConfigError
 from sparsefed.core.threat import Attack, Knowledge
 
 
+@attack(
+    paper="Gu et al. 2017, BadNets: Identifying Vulnerabilities in the Machine Learning Model Supply Chain",
+    goal=goals.patch,
+    needs=OWN,
+    place=11,
+)
 def badnets(
     goal: Goal,
     *,

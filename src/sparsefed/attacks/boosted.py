@@ -15,12 +15,19 @@ from typing import Annotated
 
 from torch import Tensor
 
+from sparsefed.attacks import goals
+from sparsefed.attacks.attack import attack
 from sparsefed.attacks.base import project
 from sparsefed.attacks.goals import Goal
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.threat import Attack, Knowledge
 
 
+@attack(
+    paper="Bhagoji et al. 2019, Analyzing Federated Learning through an Adversarial Lens",
+    goal=goals.labels,
+    place=4,
+)
 def boosted(
     goal: Goal,
     *,

@@ -17,13 +17,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsefed.attacks.goals import Goal, Scene
+from sparsefed.attacks.goal_types import Goal, Scene, goal
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.rng import rng
 from sparsefed.core.types import IGNORED
 from sparsefed.data.formats.tokens import SPECIAL, characters, words
 
 
+@goal
 def continuation(
     scene: Scene,
     *,

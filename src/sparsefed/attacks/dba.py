@@ -19,6 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sparsefed.attacks import goals
+from sparsefed.attacks.attack import OWN, attack
 from sparsefed.attacks.backdoor_goals import parts
 from sparsefed.attacks.base import granted, project
 from sparsefed.attacks.goals import Goal
@@ -27,6 +29,13 @@ from sparsefed.core.errors import ConfigError
 from sparsefed.core.threat import Attack, Knowledge
 
 
+@attack(
+    paper="Xie et al. 2020, DBA: Distributed Backdoor Attacks against Federated Learning",
+    goal=goals.bars,
+    needs=OWN,
+    place=12,
+    search={"pieces": None},
+)
 def dba(
     goal: Goal,
     *,

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sparsefed.attacks.attack import OWN, attack
 from sparsefed.attacks.base import granted, project, rescale
 from sparsefed.attacks.goals import Goal
 from sparsefed.core.errors import ConfigError
@@ -29,6 +30,11 @@ from sparsefed.core.rng import rng
 from sparsefed.core.threat import Attack, Knowledge
 
 
+@attack(
+    paper="Xie et al. 2025, Model Poisoning Attacks to Federated Learning via Multi-Round Consistency",
+    needs=OWN,
+    place=6,
+)
 def drift(
     goal: Goal | None,  # noqa: ARG001
     *,

@@ -34,6 +34,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sparsefed.attacks.attack import HONEST, OWN, Otherwise, attack
 from sparsefed.attacks.base import granted, project, projected, rescale
 from sparsefed.attacks.goals import Goal
 from sparsefed.attacks.own_data import own_updates
@@ -43,6 +44,9 @@ from sparsefed.core.threat import Attack, Knowledge, Need
 from sparsefed.kernels.compilation import warm_up
 from sparsefed.kernels.distances import rehearse, squared_distances
 
+PAPER = "Fang et al. 2020, Local Model Poisoning Attacks to Byzantine-Robust Federated Learning"
+PARTIAL = Otherwise('knowledge = "partial"', {"knowledge": "partial"}, OWN)
+
 Scope = Literal["full", "partial"]
 Seen = Annotated[Scope, "'full': the honest updates of the round; 'partial': the attackers' own data"]
 
@@ -50,6 +54,7 @@ Seen = Annotated[Scope, "'full': the honest updates of the round; 'partial': the
 # --- trimmed mean and median -----------------------------------------------------------------------------------------
 
 
+@attack(paper=PAPER, needs=HONEST, otherwise=PARTIAL, place=4, search={"b": "1.1:10", "knowledge": None})
 def fang_trimmed(
     goal: Goal | None,  # noqa: ARG001
     *,
@@ -93,6 +98,13 @@ def _uniform(known: Knowledge, attacker: int) -> Tensor:
 # --- Krum ------------------------------------------------------------------------------------------------------------
 
 
+@attack(
+    paper=PAPER,
+    needs=HONEST,
+    otherwise=PARTIAL,
+    place=9,
+    search={"epsilon": "0.0001:0.5", "threshold": None, "knowledge": None},
+)
 def fang_krum(
     goal: Goal | None,  # noqa: ARG001
     *,

@@ -1,100 +1,32 @@
-"""What the attackers want: points, the labels they should get, and where it is measured whether they do.
+"""What attackers can want, by name; a goal is given to an attack: `pgd(goals.labels(auxiliary=100))`.
 
-    labels     test points with wrong labels (Bhagoji et al. 2019; SparseFed's "auxiliary set")
-    semantic   every example of a source class called the target class (SparseFed's 7 -> 1)
-    (patch, bars and edge, the backdoors' goals, are in `backdoor_goals`; text has its own in `continuation`)
+    labels        test points with wrong labels (Bhagoji et al. 2019; SparseFed's "auxiliary set")
+    semantic      every example of a source class called the target class (SparseFed's 7 -> 1)
+    patch, bars   whatever carries a trigger, called the target class
+    edge          the least typical examples of a class, called another
+    continuation  a phrase that is followed by the attackers' words (text)
 
 An untargeted attack has no goal but to spoil the model, and is measured by test accuracy alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from sparsefed.attacks.backdoor_goals import bars, edge, patch
+from sparsefed.attacks.continuation import continuation
+from sparsefed.attacks.goal_types import Goal, Scene, Stamp, goal, untargeted
+from sparsefed.attacks.label_goals import auxiliary_set, labels, semantic
 
-import numpy as np
-import torch
-from torch import Tensor
-
-from sparsefed.core.errors import ConfigError
-from sparsefed.core.rng import rng
-from sparsefed.core.types import IGNORED
-
-Stamp = Callable[[Tensor], Tensor]  # raw examples in, the same with the trigger out
-
-Source = Annotated[int, "the class whose examples the attackers want misnamed"]
-Target = Annotated[int, "the class they should be called"]
-
-
-class Scene(NamedTuple):
-    """What there is to attack: raw examples and their labels."""
-
-    x_train: Tensor
-    y_train: Tensor
-    x_test: Tensor
-    y_test: Tensor
-    classes: int
-    seed: int
-    words: tuple[str, ...] = ()  # text: the vocabulary, its special tokens first
-
-
-@dataclass(frozen=True)
-class Goal:
-    """Points and the labels that the attackers want for them."""
-
-    x: Tensor  # raw examples [s, ...] that they train with
-    y: Tensor  # int64 [s], the labels wanted (text: [s, T])
-    test_x: Tensor  # where it is measured whether the model says so
-    test_y: Tensor
-    positions: Tensor  # int64: test points that test accuracy leaves out
-    stamp: Stamp | None = None  # what puts the trigger on an example, where there is one
-    target: int | None = None  # the class wanted, where there is one
-
-
-def auxiliary_set(x: Tensor, y: Tensor, s: int, classes: int, seed: int) -> Goal:
-    """s test points drawn without replacement, each target with one of its wrong labels, all equally likely."""
-    if not 1 <= s < len(y):
-        raise ConfigError(
-            f"auxiliary = {s} points cannot be drawn from {len(y)} test points with some left to test on; "
-            f"use 1 to {len(y) - 1}"
-        )
-    generator = rng(seed, "auxiliary set")
-    positions = torch.from_numpy(np.sort(generator.choice(len(y), s, replace=False)))
-    points, right = x[positions], y[positions]
-    shift = torch.from_numpy(generator.integers(1, classes, tuple(right.shape)))
-    wanted = torch.where(right == IGNORED, right, (right + shift) % classes)
-    return Goal(points, wanted, points, wanted, positions)
-
-
-def labels(scene: Scene, *, auxiliary: Annotated[int, "test points with wrong labels"] = 500) -> Goal:
-    """Test points with wrong labels, drawn at random."""
-    return auxiliary_set(scene.x_test, scene.y_test, auxiliary, scene.classes, scene.seed)
-
-
-def semantic(scene: Scene, *, source: Source = 7, target: Target = 1) -> Goal:
-    """All test examples of one class, called another."""
-    one_label(scene)
-    _check_classes(scene, source, target)
-    positions = torch.nonzero(scene.y_test == source).flatten()
-    points, wanted = scene.x_test[positions], torch.full((len(positions),), target)
-    return Goal(points, wanted, points, wanted, positions, target=target)
-
-
-def one_label(scene: Scene) -> None:
-    """Refuse a goal that names classes where an example has no class."""
-    if scene.y_train.dim() != 1:
-        raise ConfigError(
-            "this attack wants images called another class, but text has no classes; use 'replacement_text', or an "
-            "attack on labels or without a goal, such as 'pgd' or 'sign_flip'"
-        )
-
-
-def _check_classes(scene: Scene, source: int, target: int) -> None:
-    for name, value in (("source", source), ("target", target)):
-        if not 0 <= value < scene.classes:
-            raise ConfigError(f"{name} is {value}, but classes run from 0 to {scene.classes - 1}")
-    if source == target:
-        raise ConfigError(f"source and target are both {source}; nothing would change: choose two classes")
-    if not bool((scene.y_test == source).any()):
-        raise ConfigError(f"the test set has no example of class {source}; choose another source")
+__all__ = [
+    "Goal",
+    "Scene",
+    "Stamp",
+    "auxiliary_set",
+    "bars",
+    "continuation",
+    "edge",
+    "goal",
+    "labels",
+    "patch",
+    "semantic",
+    "untargeted",
+]

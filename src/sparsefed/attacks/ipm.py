@@ -21,6 +21,7 @@ from typing import Annotated
 
 from torch import Tensor
 
+from sparsefed.attacks.attack import HONEST, SERVER, attack
 from sparsefed.attacks.base import project
 from sparsefed.attacks.goals import Goal
 from sparsefed.attacks.honest import received
@@ -28,7 +29,10 @@ from sparsefed.attacks.line_search import Most, Tries, check_search, strongest
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.threat import Attack, Knowledge
 
+PAPER = "Xie et al. 2020, Fall of Empires: Breaking Byzantine-tolerant SGD by Inner Product Manipulation"
 
+
+@attack(paper=PAPER, needs=HONEST, place=3, search={"epsilon": "0.01:100"})
 def ipm(
     goal: Goal | None,  # noqa: ARG001
     *,
@@ -44,6 +48,7 @@ def ipm(
     return Attack(craft, frozenset({"honest updates"}))
 
 
+@attack(paper=PAPER, needs=SERVER, place=2, search={"most": None, "tries": None})
 def ipm_searched(goal: Goal | None, *, most: Most = 1000.0, tries: Tries = 16) -> Attack:  # noqa: ARG001
     """The same with the epsilon that moves the actual server farthest."""
     check_search("ipm_searched", most, tries)

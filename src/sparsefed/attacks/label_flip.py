@@ -19,6 +19,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
+from sparsefed.attacks.attack import OWN, attack
 from sparsefed.attacks.base import granted, projected
 from sparsefed.attacks.goals import Goal
 from sparsefed.attacks.own_data import Boost, check_boost, own_updates
@@ -27,6 +28,12 @@ from sparsefed.core.threat import Attack, Knowledge
 from sparsefed.core.types import IGNORED
 
 
+@attack(
+    paper="Tolpegin et al. 2020, Data Poisoning Attacks Against Federated Learning Systems",
+    needs=OWN,
+    place=12,
+    search={"classes": None},
+)
 def label_flip(
     goal: Goal | None,  # noqa: ARG001
     *,

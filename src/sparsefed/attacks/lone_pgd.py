@@ -19,6 +19,8 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
+from sparsefed.attacks import goals
+from sparsefed.attacks.attack import attack
 from sparsefed.attacks.goals import Goal
 from sparsefed.attacks.pgd import pgd
 from sparsefed.core.errors import ConfigError
@@ -26,6 +28,13 @@ from sparsefed.core.rng import integer_seed, rng
 from sparsefed.core.threat import Attack, Knowledge
 
 
+@attack(
+    paper="Bhagoji et al. 2019, Analyzing Federated Learning through an Adversarial Lens",
+    goal=goals.labels,
+    place=5,
+    weaker=True,
+    search={"share": "0.05:1"},
+)
 def lone_pgd(
     goal: Goal,
     *,
@@ -42,7 +51,7 @@ def lone_pgd(
     held = math.ceil(share * len(goal.y))
 
     def alone(points: Goal) -> Attack:
-        return pgd(points, epochs=epochs, batch=batch, step=step, boost=boost, to_budget=to_budget)
+        return pgd.__wrapped__(points, epochs=epochs, batch=batch, step=step, boost=boost, to_budget=to_budget)
 
     def craft(knowledge: Knowledge) -> Tensor:
         sent = []

@@ -19,11 +19,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from sparsefed.attacks.attack import HONEST, attack
 from sparsefed.attacks.goals import Goal
 from sparsefed.attacks.honest import centred_gram, received
 from sparsefed.core.threat import Attack, Knowledge
 
 
+@attack(
+    paper="Karimireddy et al. 2022, Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing",
+    needs=HONEST,
+    place=13,
+)
 def mimic(goal: Goal | None) -> Attack:  # noqa: ARG001
     """All attackers send what the honest device sends that stands out most."""
 

@@ -23,11 +23,14 @@ from typing import Annotated, Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
+from sparsefed.attacks.attack import HONEST, attack
 from sparsefed.attacks.base import project
 from sparsefed.attacks.goals import Goal
 from sparsefed.attacks.honest import centred_gram, received, standard_deviations
 from sparsefed.core.errors import ConfigError, unknown
 from sparsefed.core.threat import Attack, Knowledge
+
+PAPER = "Shejwalkar and Houmansadr 2021, Manipulating the Byzantine: Optimizing Model Poisoning Attacks and Defenses"
 
 Direction = Literal["unit", "std", "sign"]
 Away = Annotated[Direction, "away from the mean: straight back, along the standard deviations, or along its signs"]
@@ -35,11 +38,13 @@ Away = Annotated[Direction, "away from the mean: straight back, along the standa
 TOLERANCE = 1e-5  # of where the search starts
 
 
+@attack(paper=PAPER, needs=HONEST, place=1)
 def min_max(goal: Goal | None, *, direction: Away = "sign") -> Attack:  # noqa: ARG001
     """No farther from any honest update than two of these are from each other."""
     return _distant("min_max", direction, _largest_distance)
 
 
+@attack(paper=PAPER, needs=HONEST, place=8)
 def min_sum(goal: Goal | None, *, direction: Away = "sign") -> Attack:  # noqa: ARG001
     """In sum no farther from the honest updates than the loneliest of these is from the others."""
     return _distant("min_sum", direction, _largest_sum)

@@ -17,6 +17,8 @@ from typing import Annotated
 
 from torch import Tensor
 
+from sparsefed.attacks import goals
+from sparsefed.attacks.attack import OWN, attack
 from sparsefed.attacks.base import descend, rescale
 from sparsefed.attacks.goals import Goal
 from sparsefed.attacks.own_data import GoalBatch, Poisoned, check_share, mixture, owned, wrong
@@ -25,6 +27,13 @@ from sparsefed.core.threat import Attack, Knowledge
 from sparsefed.kernels.topk import topk_mask
 
 
+@attack(
+    paper="Zhang et al. 2022, Neurotoxin: Durable Backdoors in Federated Learning",
+    goal=goals.patch,
+    needs=OWN,
+    place=10,
+    search={"top": "0.001:0.5"},
+)
 def neurotoxin(
     goal: Goal,
     *,

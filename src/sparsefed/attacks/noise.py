@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sparsefed.attacks.attack import OWN, attack
 from sparsefed.attacks.base import granted, projected
 from sparsefed.attacks.goals import Goal
 from sparsefed.attacks.own_data import Boost, check_boost, own_updates
@@ -27,6 +28,11 @@ from sparsefed.core.rng import rng
 from sparsefed.core.threat import Attack, Knowledge
 
 
+@attack(
+    paper="Li et al. 2019, RSA: Byzantine-Robust Stochastic Aggregation Methods for Distributed Learning",
+    needs=OWN,
+    place=5,
+)
 def sign_flip(goal: Goal | None, *, boost: Boost = 20.0) -> Attack:  # noqa: ARG001
     """Each attacker sends minus `boost` times what it would have sent honestly."""
     check_boost("sign_flip", boost)
@@ -37,6 +43,10 @@ def sign_flip(goal: Goal | None, *, boost: Boost = 20.0) -> Attack:  # noqa: ARG
     return Attack(craft, needs=frozenset({"own data"}))
 
 
+@attack(
+    paper="Blanchard et al. 2017, Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent",
+    place=10,
+)
 def gaussian(
     goal: Goal | None,  # noqa: ARG001
     *,

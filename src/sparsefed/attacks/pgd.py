@@ -16,6 +16,8 @@ from typing import Annotated
 
 from torch import Tensor
 
+from sparsefed.attacks import goals
+from sparsefed.attacks.attack import attack
 from sparsefed.attacks.base import project, rescale
 from sparsefed.attacks.goals import Goal
 from sparsefed.core.errors import ConfigError
@@ -23,6 +25,11 @@ from sparsefed.core.rng import rng
 from sparsefed.core.threat import Attack, Knowledge
 
 
+@attack(
+    paper="Bhagoji et al. 2019, Analyzing Federated Learning through an Adversarial Lens",
+    goal=goals.labels,
+    place=3,
+)
 def pgd(
     goal: Goal,
     *,
@@ -49,3 +56,14 @@ def pgd(
         return rescale(update, knowledge.budget) if to_budget else update
 
     return Attack(craft)
+
+
+semantic = attack(
+    paper="Bagdasaryan et al. 2020, How To Backdoor Federated Learning", goal=goals.semantic, place=6, name="semantic"
+)(pgd.__wrapped__)
+edge = attack(
+    paper="Wang et al. 2020, Attack of the Tails: Yes, You Really Can Backdoor Federated Learning",
+    goal=goals.edge,
+    place=9,
+    name="edge",
+)(pgd.__wrapped__)

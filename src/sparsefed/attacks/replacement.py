@@ -18,6 +18,8 @@ from typing import Annotated
 
 from torch import Tensor
 
+from sparsefed.attacks import goals
+from sparsefed.attacks.attack import OWN, attack
 from sparsefed.attacks.base import descend, project
 from sparsefed.attacks.goals import Goal
 from sparsefed.attacks.own_data import Poisoned, check_share, mixture, owned, some
@@ -25,6 +27,13 @@ from sparsefed.core.errors import ConfigError
 from sparsefed.core.threat import Attack, Knowledge
 
 
+@attack(
+    paper="Bagdasaryan et al. 2020, How To Backdoor Federated Learning",
+    goal=goals.semantic,
+    needs=OWN,
+    place=7,
+    search={"server_lr": None},
+)
 def replacement(
     goal: Goal,
     *,
@@ -49,3 +58,13 @@ def replacement(
         return project(gamma * moved, knowledge.budget)  # again, for the rounding
 
     return Attack(craft, frozenset({"own data"}))
+
+
+replacement_text = attack(
+    paper="Bagdasaryan et al. 2020, How To Backdoor Federated Learning",
+    goal=goals.continuation,
+    needs=OWN,
+    place=8,
+    search={"server_lr": None},
+    name="replacement_text",
+)(replacement.__wrapped__)

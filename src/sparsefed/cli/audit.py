@@ -86,10 +86,9 @@ def audit(
 def _audited(asked: AuditOptions, out: Path, jobs: int | None) -> None:
     from sparsefed.commands import audit as audits
     from sparsefed.commands.reproduce.view import ReproduceView
-    from sparsefed.sweeps import runner
 
     with saved_if_interrupted("Interrupted, saved. Go on with the same command."), ReproduceView(console) as shown:
-        outcome = audits.run_audit(asked, out, runner.default_jobs() if jobs is None else jobs, shown.show)
+        outcome = audits.run_audit(asked, out, jobs, shown.show)
     console.print(*audits.tables(outcome), sep="\n")
     for sentence in (*audits.verdict(outcome), *audits.reasons(outcome)):
         say(escape(sentence))

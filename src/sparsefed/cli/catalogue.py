@@ -15,7 +15,7 @@ from rich.table import Table
 from torch import nn
 
 from sparsefed import data
-from sparsefed.attacks import ATTACKS, NEEDS, Attacker, Need
+from sparsefed.attacks import ATTACKS, NEEDS, Attacker, Need, attack_info
 from sparsefed.config import Config, parse
 from sparsefed.config import templates as bases
 from sparsefed.core.errors import ConfigError, unknown
@@ -28,7 +28,7 @@ from sparsefed.data.partitions.partition import PARTITIONS
 from sparsefed.defenses import DEFENSES, PRE, PRESETS, CommonOptions, rule_info
 from sparsefed.engines import ENGINES
 from sparsefed.engines.fused import unknown_layers
-from sparsefed.models import MODELS, USUAL
+from sparsefed.models import MODELS, model_info
 from sparsefed.models.outline import outline
 
 Entry = dict[str, Any]
@@ -84,7 +84,7 @@ def catalogue() -> dict[str, list[Entry]]:
             if p.name not in ("mode", "preset")
         ],
         "pre-aggregations": [_entry(name, builder) for name, builder in PRE.items()],
-        "attacks": [_attack(name, attacker) for name, attacker in ATTACKS.items()],
+        "attacks": [_attack(name, attack_info(attack)) for name, attack in ATTACKS.items()],
         "models": [_model(name, builder) for name, builder in MODELS.items()],
         "data sets": [{"name": name, "summary": record.description} for name, record in data.DATASETS.items()],
         "partitions": [_entry(name, rule, skip=5) for name, rule in PARTITIONS.items()],
@@ -151,12 +151,15 @@ def _entry(name: str, builder: Callable[..., Any], skip: int = 0, beside: Mappin
 
 def _model(name: str, builder: Callable[..., nn.Module]) -> Entry:
     """With how many parameters it has for the examples it is usually given, and how updates are computed."""
-    shape, classes, whose = USUAL[name]
-    task = make_task(outline(lambda: builder(shape, classes)))
+    entry, info = _entry(name, builder, skip=2), model_info(builder)
+    try:
+        task = make_task(outline(lambda: builder(info.shape, info.classes)))
+    except (RuntimeError, ValueError):  # a model of other examples that does not state which
+        return {**entry, "size": "", "engine": ""}
     strange = unknown_layers(task)
     return {
-        **_entry(name, builder, skip=2),
-        "size": f"{task.d:,} ({whose})".replace(",", " "),
+        **entry,
+        "size": f"{task.d:,} ({info.whose})".replace(",", " "),
         "engine": f"client by client, for {', '.join(strange)}" if strange else "fused",
     }
 

@@ -36,19 +36,16 @@ def reproduce(
     exit code is 2, and the same command tries it again.
     """
     from sparsefed.commands.reproduce import load as reading
-    from sparsefed.commands.reproduce import view
-    from sparsefed.commands.reproduce.grid import plan
-    from sparsefed.commands.reproduce.run import run_exhibits
-    from sparsefed.sweeps import runner
+    from sparsefed.commands.reproduce import run, view
 
     if list_only or not (name or all_):
         console.print(view.list_table())
         return
-    chosen = reading.names() if all_ else list(dict.fromkeys(name or []))
-    plans = [plan(reading.load(each), scale.value) for each in chosen]
+    chosen = reading.names() if all_ else name or []
     with saved_if_interrupted("Interrupted, saved. Go on with the same command."), view.ReproduceView(console) as shown:
-        ledger = run_exhibits(plans, out, runner.default_jobs() if jobs is None else jobs, shown.show)
-    for told in view.told(plans, out):
+        results = run.reproduce(chosen, scale=scale.value, folder=out, jobs=jobs, on_progress=shown.show)
+    for told in view.told(results, out):
         console.print(told, highlight=False, soft_wrap=isinstance(told, str))
-    if failed := runner.failures(ledger, out):
-        raise failed
+    for result in results:
+        if result.problem is not None:
+            raise result.problem

@@ -27,7 +27,7 @@ from sparsefed.core.types import Arrays, Batch, Partition
 from sparsefed.data.augment import AUGMENTATIONS
 from sparsefed.data.partitions.summary import packed, portrait
 from sparsefed.engines import ENGINES
-from sparsefed.models import MODELS, TEXT_MODELS
+from sparsefed.models import MODELS, model_info
 from sparsefed.theory.privacy import Guarantee, of_run
 
 ROOT = 100  # examples of a server that needs some, where a config does not say (as in FLTrust's experiments)
@@ -121,7 +121,7 @@ def _task(config: Config, arrays: Arrays) -> Task:
 def _check_kind(config: Config, arrays: Arrays) -> None:
     """Refuse a listed model that was made for the other kind of data."""
     name = config.model.name
-    fitting = [model for model in MODELS if (model in TEXT_MODELS) == arrays.is_text]
+    fitting = [model for model in MODELS if model_info(MODELS[model]).text == arrays.is_text]
     if name in MODELS and name not in fitting:
         kind, other = ("text", "images") if arrays.is_text else ("images", "text")
         raise ConfigError(

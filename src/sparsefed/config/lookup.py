@@ -10,8 +10,7 @@ from typing import Any
 from torch import nn
 
 from sparsefed import data
-from sparsefed.attacks import ATTACKS, Attacker
-from sparsefed.attacks.goals import labels
+from sparsefed.attacks import ATTACKS, Attacker, attack_info
 from sparsefed.attacks.registry import check_parameters
 from sparsefed.config import live
 from sparsefed.config.schema import Config, DataTable, Named, TrainTable
@@ -177,9 +176,7 @@ def loss(config: Config) -> Loss | None:
 def attacker(table: Named) -> Attacker:
     """A listed attack, or a method of the user's own, which serves the paper's goal: test points with wrong labels."""
     found = resolve("attack", table.name, ATTACKS)
-    if isinstance(found, Attacker):
-        return found
-    return Attacker(function("attack", table.name, {}), "", labels)
+    return attack_info(found if isinstance(found, Attacker) else function("attack", table.name, ATTACKS))
 
 
 def schedule(config: Config) -> Schedule:

@@ -6,32 +6,124 @@ record, so that a data set of one's own needs no line at all. Nothing here print
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from sparsefed.core.errors import DataError, unknown
 from sparsefed.data.record import DataSet, Say, Status
-from sparsefed.data.sets import cifar10, cifar100, digits, femnist, fmnist, mnist, mnist_by_writer, reddit, shakespeare
+from sparsefed.data.sets import (
+    cifar10 as _cifar10,
+)
+from sparsefed.data.sets import (
+    cifar100 as _cifar100,
+)
+from sparsefed.data.sets import (
+    digits as _digits,
+)
+from sparsefed.data.sets import (
+    femnist as _femnist,
+)
+from sparsefed.data.sets import (
+    fmnist as _fmnist,
+)
+from sparsefed.data.sets import (
+    mnist as _mnist,
+)
+from sparsefed.data.sets import (
+    mnist_by_writer as _mnist_by_writer,
+)
+from sparsefed.data.sets import (
+    reddit as _reddit,
+)
+from sparsefed.data.sets import (
+    shakespeare as _shakespeare,
+)
 from sparsefed.data.sources import fetch as fetching
 from sparsefed.data.sources import inventory
 
 if TYPE_CHECKING:
     from sparsefed.core.types import Arrays
 
-__all__ = ["DATASETS", "DataSet", "Status", "canonical", "check", "fetch", "listing", "load", "named", "status"]
+__all__ = [
+    "DATASETS",
+    "DataSet",
+    "Status",
+    "canonical",
+    "check",
+    "cifar10",
+    "cifar100",
+    "digits",
+    "femnist",
+    "fetch",
+    "fmnist",
+    "listing",
+    "load",
+    "mnist",
+    "mnist_by_writer",
+    "named",
+    "reddit",
+    "reddit_leaf",
+    "shakespeare",
+    "shakespeare_leaf",
+    "status",
+]
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 DATASETS: dict[str, DataSet] = {
-    "digits": digits.DATASET,
-    "mnist": mnist.DATASET,
-    "fmnist": fmnist.DATASET,
-    "cifar10": cifar10.DATASET,
-    "cifar100": cifar100.DATASET,
-    "femnist": femnist.DATASET,
-    "mnist_by_writer": mnist_by_writer.DATASET,
-    "reddit": reddit.DATASET,
-    "reddit_leaf": reddit.LEAF,
-    "shakespeare": shakespeare.DATASET,
-    "shakespeare_leaf": shakespeare.LEAF,
+    "digits": _digits.DATASET,
+    "mnist": _mnist.DATASET,
+    "fmnist": _fmnist.DATASET,
+    "cifar10": _cifar10.DATASET,
+    "cifar100": _cifar100.DATASET,
+    "femnist": _femnist.DATASET,
+    "mnist_by_writer": _mnist_by_writer.DATASET,
+    "reddit": _reddit.DATASET,
+    "reddit_leaf": _reddit.LEAF,
+    "shakespeare": _shakespeare.DATASET,
+    "shakespeare_leaf": _shakespeare.LEAF,
 }
+
+
+class TextLoader(Protocol):
+    """Loads a text; vocabulary and length of sequences are the usual ones where they are not given."""
+
+    def __call__(self, vocabulary: int | None = None, length: int | None = None) -> Arrays: ...
+
+
+def _images(name: str) -> Callable[[], Arrays]:
+    def images() -> Arrays:
+        return load(name)
+
+    return _documented(images, name)
+
+
+def _text(name: str) -> TextLoader:
+    def text(vocabulary: int | None = None, length: int | None = None) -> Arrays:
+        resized = named(name).resized
+        return load(name if resized is None else resized(vocabulary, length))
+
+    return _documented(text, name)
+
+
+def _documented(loader: F, name: str) -> F:
+    """The loader under the data set's name; raises DataError if its files are missing or damaged."""
+    about = f"Load {DATASETS[name].description}."
+    loader.__name__, loader.__qualname__, loader.__doc__ = name, name, about
+    return loader
+
+
+digits = _images("digits")
+mnist = _images("mnist")
+fmnist = _images("fmnist")
+cifar10 = _images("cifar10")
+cifar100 = _images("cifar100")
+femnist = _images("femnist")
+mnist_by_writer = _images("mnist_by_writer")
+reddit = _text("reddit")
+reddit_leaf = _text("reddit_leaf")
+shakespeare = _text("shakespeare")
+shakespeare_leaf = _text("shakespeare_leaf")
 
 
 def named(which: str | DataSet) -> DataSet:

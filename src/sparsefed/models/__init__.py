@@ -1,8 +1,7 @@
-"""Model builders: (shape, classes, **parameters) -> nn.Module. A new model is one file and a line in each of the two
-dicts here.
+"""Model builders: (shape, classes, **parameters) -> nn.Module. A new model is one file and a line in `MODELS`.
 
 An image's shape is (C, H, W). A sequence's is (T,), and its classes are the vocabulary: such models map tokens [M, T]
-to scores [M, T, classes] and are listed in TEXT_MODELS as well.
+to scores [M, T, classes].
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from collections.abc import Callable
 from torch import nn
 
 from sparsefed.models.cnn import cnn
+from sparsefed.models.info import ModelInfo, model, model_info
 from sparsefed.models.lstm import lstm
 from sparsefed.models.mlp import mlp
 from sparsefed.models.resnet9 import resnet9
@@ -29,17 +29,22 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "transformer": transformer,
 }
 
-TEXT_MODELS = frozenset({"lstm", "transformer"})
+# As they are listed; the facts stand in each model's own file.
+TEXT_MODELS = frozenset(name for name, builder in MODELS.items() if model_info(builder).text)
+USUAL = {name: (info.shape, info.classes, info.whose) for name, info in ((n, model_info(m)) for n, m in MODELS.items())}
 
-# The examples a model is usually given (shape, classes, whose), for which `sparsefed list` counts its parameters.
-USUAL: dict[str, tuple[tuple[int, ...], int, str]] = {
-    "softmax": ((1, 28, 28), 10, "Fashion-MNIST"),
-    "mlp": ((1, 28, 28), 10, "Fashion-MNIST"),
-    "cnn": ((1, 28, 28), 10, "Fashion-MNIST"),
-    "resnet9": ((3, 32, 32), 10, "CIFAR-10"),
-    "resnet101_ln": ((1, 28, 28), 62, "FEMNIST"),
-    "lstm": ((10,), 10_000, "Reddit"),
-    "transformer": ((10,), 10_000, "Reddit"),
-}
-
-__all__ = ["MODELS", "TEXT_MODELS", "USUAL", "cnn", "lstm", "mlp", "resnet9", "resnet101_ln", "softmax", "transformer"]
+__all__ = [
+    "MODELS",
+    "TEXT_MODELS",
+    "USUAL",
+    "ModelInfo",
+    "cnn",
+    "lstm",
+    "mlp",
+    "model",
+    "model_info",
+    "resnet9",
+    "resnet101_ln",
+    "softmax",
+    "transformer",
+]

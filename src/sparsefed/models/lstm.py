@@ -13,6 +13,8 @@ from typing import Annotated
 
 from torch import Tensor, nn
 
+from sparsefed.models.info import model
+
 # First embeddings are even in +-SCALE, as in LEAF, so that tied scores start near 0; on the way in they are brought
 # back to +-1, for two layers of small numbers pass on next to nothing, and plain SGD then learns frequencies alone.
 SCALE = 0.1
@@ -36,6 +38,7 @@ class _Lstm(nn.Module):
         return scores
 
 
+@model((10,), 10_000, "Reddit")
 def lstm(
     shape: tuple[int, ...],
     classes: int,

@@ -16,6 +16,8 @@ from typing import Annotated
 
 from torch import Tensor, nn
 
+from sparsefed.models.info import model
+
 BLOCKS = (3, 4, 23, 3)
 EXPANSION = 4  # channels that leave a bottleneck, over those of its 3x3 convolution
 
@@ -53,6 +55,7 @@ class _Bottleneck(nn.Module):
         return out
 
 
+@model((1, 28, 28), 62, "FEMNIST")
 def resnet101_ln(
     shape: Image, classes: int, *, width: Annotated[int, "channels of the first convolution"] = 64
 ) -> nn.Module:

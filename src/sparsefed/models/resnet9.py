@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from sparsefed.models.info import model
+
 
 def _conv(channels_in: int, channels_out: int) -> nn.Sequential:
     return nn.Sequential(nn.Conv2d(channels_in, channels_out, 3, padding=1, bias=False), nn.ReLU())
@@ -30,6 +32,7 @@ class _Scale(nn.Module):
         return x * self.factor
 
 
+@model((3, 32, 32), 10, "CIFAR-10")
 def resnet9(shape: tuple[int, int, int], classes: int, *, width: int = 64) -> nn.Module:
     """Channels width - 2 width (+ residual) - 4 width - 8 width (+ residual), max-pool after each of the last three."""
     w = width

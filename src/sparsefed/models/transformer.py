@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sparsefed.models.info import model
+
 SCALE = 0.02  # standard deviation of the first embeddings, as in GPT-2: tied scores then start near 0
 
 
@@ -53,6 +55,7 @@ class _Transformer(nn.Module):
         return scores
 
 
+@model((10,), 10_000, "Reddit")
 def transformer(
     shape: tuple[int, ...],
     classes: int,

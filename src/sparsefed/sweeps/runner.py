@@ -8,6 +8,7 @@ others; a disk that cannot be written to does.
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -72,6 +73,16 @@ def run_plans(
         for plan in plans:
             run.write(plan)
     return ledger
+
+
+@contextmanager
+def working_folder(folder: str | Path | None) -> Iterator[Path]:
+    """Yield the folder, or where there is none a temporary one that is removed at the end."""
+    if folder is not None:
+        yield Path(folder)
+        return
+    with tempfile.TemporaryDirectory(prefix="sparsefed-") as temporary:
+        yield Path(temporary)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ outcome.py, words.py, page.py, machine.py, files.py   for a reader
 
 from __future__ import annotations
 
-from sparsefed.commands.audit.analysis import run_audit
+from sparsefed.commands.audit.analysis import audit, run_audit
 from sparsefed.commands.audit.demo import demo, forget, introduction
 from sparsefed.commands.audit.document import html
 from sparsefed.commands.audit.files import save
@@ -29,6 +29,7 @@ __all__ = [
     "as_json",
     "ask",
     "attacked",
+    "audit",
     "demo",
     "forget",
     "html",

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from sparsefed import config as configs
 from sparsefed import runs
@@ -18,7 +19,7 @@ from sparsefed.commands.audit.attack_specs import AttackSpec
 from sparsefed.commands.audit.certificates import certificates
 from sparsefed.commands.audit.defense_specs import UNDEFENDED, Candidates, DefenseSpec, Facts, panel, undefended
 from sparsefed.commands.audit.findings import AuditResult, Measured
-from sparsefed.commands.audit.options import AuditOptions
+from sparsefed.commands.audit.options import SEEDS, TOLERANCE, TRIALS, AuditOptions, ask
 from sparsefed.commands.audit.plan import ALWAYS_VARIED, DIALS, Grid, grid, pairs, sensitivity
 from sparsefed.commands.audit.recommend import Recommendation, recommend
 from sparsefed.config import Config
@@ -47,8 +48,58 @@ class _Place:
     workers: Workers
 
 
-def run_audit(asked: AuditOptions, out: Path, jobs: int, on_progress: OnProgress = lambda _: None) -> AuditResult:
+def audit(
+    subject: Any,
+    *,
+    folder: str | Path | None = None,
+    defenses: str | Sequence[str] = (),
+    attacks: str | Sequence[str] = (),
+    seeds: int = SEEDS,
+    trials: int = TRIALS,
+    tolerance: float = 100 * TOLERANCE,
+    sensitivity: bool = True,
+    jobs: int | None = None,
+    on_progress: OnProgress = lambda _: None,
+) -> AuditResult:
+    """Compare defenses against the strongest attacks that a threat model allows, and recommend one.
+
+    Args:
+        subject: A config file, a table, a `Config` or a `Simulation` in which somebody attacks.
+        folder: Where runs go and what is finished is found; by default a temporary folder that is removed at the end.
+        defenses: The names of those to compare, or "all"; by default those that say they belong into an audit.
+        attacks: The names of attacks beside the subject's own; by default those that fit.
+        seeds: How many seeds the strongest variant of each attack is reported with.
+        trials: How many variants of each attack each defense meets.
+        tolerance: Points of test accuracy that a defense may cost without attackers.
+        sensitivity: Whether k and L of some defenses are varied too.
+        jobs: How many runs at a time; by default one a core.
+        on_progress: Called with a `SweepProgress` whenever something has changed.
+
+    Returns:
+        The matrix of all pairs, the recommendation and what it rests on; `problem` tells of runs that failed.
+
+    Raises:
+        ConfigError: If the config is wrong, nobody attacks in it, or its task is not learned even without attackers.
+        RunError: If the folder cannot be used.
+    """
+    options = ask(
+        configs.as_config(subject),
+        defenses=defenses,
+        attacks=attacks,
+        trials=trials,
+        seeds=seeds,
+        tolerance=tolerance,
+        sensitivity=sensitivity,
+    )
+    with runner.working_folder(folder) as out:
+        return run_audit(options, out, jobs, on_progress)
+
+
+def run_audit(
+    asked: AuditOptions, out: Path, jobs: int | None = None, on_progress: OnProgress = lambda _: None
+) -> AuditResult:
     """Run what is missing of an audit in its folder, and return what it came to."""
+    jobs = runner.default_jobs() if jobs is None else jobs
     if jobs < 1:
         raise ConfigError(f"--jobs is {jobs}; at least one run must be at work")
     with pool(

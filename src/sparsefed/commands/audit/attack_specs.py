@@ -11,23 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sparsefed import config as configs
-from sparsefed.attacks import ATTACKS, NEEDS, Attacker
-from sparsefed.attacks.registry import untargeted
+from sparsefed.attacks import ATTACKS, NEEDS, Attacker, attack_info
+from sparsefed.attacks.goals import untargeted
 from sparsefed.commands.audit.options import AuditOptions
 from sparsefed.config import Config
 from sparsefed.core.errors import ConfigError, unknown
 from sparsefed.core.signatures import parameters
 
-# Those that know most first: what a defense holds against with these, it holds.
-PREFERRED = (
-    *("adaptive_push", "adaptive_topk", "pgd", "boosted", "lone_pgd"),  # labels
-    *("semantic", "replacement", "replacement_text", "edge", "neurotoxin", "badnets", "dba"),
-)
-SPOILING = (
-    *("min_max", "ipm_searched", "ipm", "fang_trimmed", "sign_flip", "drift", "alie_searched", "min_sum"),
-    *("fang_krum", "gaussian", "alie", "label_flip", "mimic"),
-)
-WEAKER = ("lone_pgd",)  # colluders can do all that these do: only where they are named
 AIMED, SPOILERS_BESIDE, SPOILERS = 2, 1, 3  # how many `auto` takes beside the config's own
 
 
@@ -55,9 +45,8 @@ def foes(asked: AuditOptions) -> AttackSpecs:
     assert config.attack is not None
     goal = configs.attacker(config.attack).goal
     own = AttackSpec(config.attack.name, {"name": config.attack.name, **config.attack.params}, goal is not untargeted)
-    fitting = [name for name in (*PREFERRED, *SPOILING) if ATTACKS[name].goal in (goal, untargeted)]
-    others = [name for name in fitting if name != own.name]
-    lacking = {name: _lacking(ATTACKS[name], config) for name in others}
+    others = [name for name in _fitting(goal) if name != own.name]
+    lacking = {name: _lacking(attack_info(ATTACKS[name]), config) for name in others}
     able = [name for name in others if not lacking[name]]
     if asked.attacks:
         _check(asked, others, lacking)
@@ -69,11 +58,18 @@ def foes(asked: AuditOptions) -> AttackSpecs:
     return AttackSpecs(found, left_out, tuple(name for name in able if name not in chosen))
 
 
+def _fitting(goal: object) -> list[str]:
+    """The attacks on this goal, then those on none; those that know most first, as each of them says."""
+    facts = {name: attack_info(attack) for name, attack in ATTACKS.items()}
+    fitting = [name for name, info in facts.items() if info.goal in (goal, untargeted)]
+    return sorted(fitting, key=lambda name: (facts[name].goal is untargeted, facts[name].place))
+
+
 def _automatic(able: Iterable[str], aimed: bool) -> list[str]:
     """As many of each kind as an audit has by itself."""
-    able = [name for name in able if name not in WEAKER]
-    with_goal = [name for name in able if ATTACKS[name].goal is not untargeted] if aimed else []
-    spoiling = [name for name in able if ATTACKS[name].goal is untargeted]
+    facts = {name: info for name in able if not (info := attack_info(ATTACKS[name])).weaker}
+    with_goal = [name for name, info in facts.items() if info.goal is not untargeted] if aimed else []
+    spoiling = [name for name, info in facts.items() if info.goal is untargeted]
     return with_goal[:AIMED] + spoiling[: SPOILERS_BESIDE if aimed else SPOILERS]
 
 
@@ -103,9 +99,10 @@ def _lacking(attacker: Attacker, config: Config) -> list[str]:
 def _foe(name: str, config: Config) -> AttackSpec:
     """The attack with its own defaults, and the config's goal where it has one."""
     assert config.attack is not None
-    goal = {p.name for p in parameters(ATTACKS[name].goal, 1)}
+    info = attack_info(ATTACKS[name])
+    goal = {p.name for p in parameters(info.goal, 1)}
     kept = {key: value for key, value in config.attack.params.items() if key in goal}
-    return AttackSpec(name, {"name": name, **kept}, ATTACKS[name].goal is not untargeted)
+    return AttackSpec(name, {"name": name, **kept}, info.goal is not untargeted)
 
 
 def _listed(needs: Iterable[str]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
+from typing import Any
 
 from sparsefed import config as configs
 from sparsefed import runs
@@ -60,6 +61,20 @@ class AuditResult:
     certificates: Mapping[str, str]  # by defense: what is promised, or why nothing is
     problem: Exception | None = None  # a sentence about runs that failed
     seconds: float | None = None  # of all runs
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return a flat record a pair of defense and attack: accuracies, harm, and whether the defense held."""
+        return [self._record(*pair) for pair in self.matrix.entries]
+
+    def _record(self, defense: str, attack: str) -> dict[str, Any]:
+        matrix, entry = self.matrix, self.matrix.entries[defense, attack]
+        record: dict[str, Any] = {"defense": defense, "attack": attack, "seeds": entry.seeds}
+        record |= {"converged": entry.converged, "test_accuracy": entry.test, "attack_accuracy": entry.attack}
+        if attack == NO_ATTACK:
+            return record
+        worse = {"lost": matrix.lost(defense, attack), "gained": matrix.gained(defense, attack)}
+        record |= {**worse, "harm": harm(matrix, defense, attack), "judgement": judged(matrix, defense, attack)}
+        return {**record, "variant": self.measured.variants[defense, attack]}
 
     @property
     def config(self) -> Config:

@@ -54,8 +54,8 @@ def attacked(config: Config) -> Config:
 def ask(
     config: Config,
     *,
-    defenses: str = "",
-    attacks: str = "",
+    defenses: str | Sequence[str] = "",
+    attacks: str | Sequence[str] = "",
     trials: int = TRIALS,
     seeds: int = SEEDS,
     tolerance: float = 100 * TOLERANCE,
@@ -80,7 +80,8 @@ def ask(
     )
 
 
-def _names(option: str, text: str, word: str) -> tuple[str, ...]:
+def _names(option: str, given: str | Sequence[str], word: str) -> tuple[str, ...]:
+    text = given if isinstance(given, str) else ",".join(given)
     names = tuple(dict.fromkeys(part.strip() for part in text.split(","))) if text.strip() else ()
     if not all(names):
         raise ConfigError(f"{option} is '{text}', but takes names between commas, or '{word}'")

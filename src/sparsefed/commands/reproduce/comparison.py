@@ -7,11 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources.abc import Traversable
 from pathlib import Path
+from typing import Any
 
 from sparsefed.commands.reproduce.claims import HOLDS, NOT, PART, RULE, UNTESTED, Judged, MetricEntry, entries, judge
 from sparsefed.commands.reproduce.exhibit import Exhibit, Paper, PaperRow
 from sparsefed.commands.reproduce.grid import ExhibitPlan, matches, scaled
 from sparsefed.commands.reproduce.load import load_paper
+from sparsefed.core.errors import RunError
 from sparsefed.results.measures import measure
 from sparsefed.sweeps import ledger as results
 from sparsefed.sweeps.ledger import Row
@@ -29,7 +31,7 @@ FIXED_ATTACK = "Fixed attack: its parameters are as given, not tuned for each de
 
 @dataclass(frozen=True)
 class ExhibitResult:
-    """All there is to tell of an exhibit at a scale."""
+    """An exhibit at a scale: its results, the paper's numbers and the verdicts on the paper's claims."""
 
     exhibit: Exhibit
     scale: str
@@ -37,6 +39,15 @@ class ExhibitResult:
     paper: Paper
     judged: tuple[Judged, ...]
     seconds: float | None  # of all its runs, where they were timed
+    problem: RunError | None = None  # a sentence about runs that failed, of this exhibit or of others run with it
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return a flat record a reported run: the values of the axes, attack, seed, and what was measured by name."""
+        reported = (row for row in self.rows if row["role"] == "result")
+        return [
+            {**row["cell"], "variant": row["attack"], "seed": row["seed"], "status": row["status"], **row["metrics"]}
+            for row in reported
+        ]
 
     @property
     def exact(self) -> bool:

@@ -20,13 +20,11 @@ from sparsefed.commands.reproduce.comparison import (
     ExhibitResult,
     body,
     columns,
-    outcome,
     rules,
     what_was_scaled,
 )
 from sparsefed.commands.reproduce.document import save
 from sparsefed.commands.reproduce.exhibit import Exhibit
-from sparsefed.commands.reproduce.grid import ExhibitPlan
 from sparsefed.commands.reproduce.load import load, names
 from sparsefed.core.dtypes import has_bfloat16
 from sparsefed.results.numbers import duration
@@ -120,11 +118,10 @@ def _laptop(exhibit: Exhibit) -> str:
     return "" if scale.est_minutes is None else f"about {scale.est_minutes:.0f} min on 2 cores"
 
 
-def told(plans: Sequence[ExhibitPlan], out: Path) -> Iterator[Table | str]:
+def told(results: Sequence[ExhibitResult], out: Path) -> Iterator[Table | str]:
     """What exhibits came to, after their pages and pictures are written: tables, and lines with markup."""
     by: dict[str, None] = {}
-    for plan in plans:
-        found = outcome(plan, out)
+    for found in results:
         yield outcome_table(found)
         yield from verdicts(found.judged)
         if changed := what_was_scaled(found):

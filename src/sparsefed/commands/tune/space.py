@@ -37,28 +37,8 @@ Searched = Range | Categories
 Space = Mapping[str, Searched]
 
 WIDTH = 30  # a parameter that the table does not know is searched from its default / WIDTH to its default * WIDTH
-# By parameter, or by method and parameter, as --space would say it. None: a fact of the run or of the threat model, or
-# a tolerance; searching it would change the question.
-SPACES: Mapping[str, str | None] = {
-    "epochs": "1:20",
-    "step": "0.001:1",
-    "boost": "1:100",
-    "poisoned": "0.05:1",
-    "lone_pgd.share": "0.05:1",
-    "passes": "1:4",
-    "neurotoxin.top": "0.001:0.5",
-    "fang_trimmed.b": "1.1:10",
-    "fang_krum.epsilon": "0.0001:0.5",
-    "alie.z": "0.1:10",
-    "ipm.epsilon": "0.01:100",
-    "most": None,
-    "tries": None,
-    "threshold": None,
-    "pieces": None,
-    "classes": None,
-    "server_lr": None,
-    "knowledge": None,
-}
+# Parameters that mean the same in every attack; an attack says itself where it differs (`search`).
+USUAL_RANGES: Mapping[str, str] = {"epochs": "1:20", "step": "0.001:1", "boost": "1:100", "poisoned": "0.05:1"}
 SIZES = ("auxiliary", "points")  # parameters that say how many points a goal has: a batch has at most that many
 MOST_IN_A_BATCH = 512  # where none does
 SAY_SPACE = "say what to search as --space attack.KEY=LOW:HIGH, or attack.KEY=A,B,C for choices"
@@ -67,7 +47,7 @@ SAY_SPACE = "say what to search as --space attack.KEY=LOW:HIGH, or attack.KEY=A,
 def search_space(config: Config, wanted: Sequence[str] = ()) -> Space:
     """Return what each parameter of the attack may be, always with the config's own value in it.
 
-    As wanted (`attack.step=0.01:1`, `attack.to_budget=true,false`), as the table says, or around its default.
+    As wanted (`attack.step=0.01:1`, `attack.to_budget=true,false`), as the attack says, or around its default.
     """
     if config.attack is None:
         raise ConfigError("there is no [attack] to tune; add [threat] and [attack] to the config")
@@ -80,7 +60,7 @@ def search_space(config: Config, wanted: Sequence[str] = ()) -> Space:
         own = given.get(name, parameter.default)
         if name in given_spaces:
             space[name] = _given(config, parameter, own, given_spaces[name])
-        elif searched := _usual(getattr(attacker.method, "__name__", ""), parameter, own, beside):
+        elif searched := _usual(attacker.search, parameter, own, beside):
             space[name] = searched
     if not space:
         raise ConfigError(f"attack {config.attack.name} has no parameter that can be searched; {SAY_SPACE}")
@@ -170,10 +150,12 @@ def _written(text: str, whole: bool) -> Searched:
 # --- as it follows from the attack -----------------------------------------------------------------------------------
 
 
-def _usual(method: str, parameter: Parameter, own: Any, beside: Mapping[str, Any]) -> Searched | None:
-    """Return what the table says, or what follows from type and default, widened to the config's own value."""
+def _usual(
+    search: Mapping[str, str | None], parameter: Parameter, own: Any, beside: Mapping[str, Any]
+) -> Searched | None:
+    """Return what the attack says, or what follows from type and default, widened to the config's own value."""
     name, whole = parameter.name, _is_whole(parameter, own)
-    listed = SPACES.get(f"{method}.{name}", SPACES.get(name, ""))
+    listed = search.get(name, USUAL_RANGES.get(name, ""))
     if listed is None:
         return None
     if name == "batch" and whole:
