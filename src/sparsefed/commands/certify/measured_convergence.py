@@ -31,13 +31,12 @@ import torch
 from torch import Tensor
 
 from sparsefed import config as configs
-from sparsefed import data, runs
+from sparsefed import runs
 from sparsefed.commands.common import OnProgress, Progress, Subject
 from sparsefed.config import Config, Experiment
 from sparsefed.core.engine import Cohort, LocalStep
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.round import Metrics, run_round
-from sparsefed.core.task import image_normaliser
 from sparsefed.core.types import Batch
 from sparsefed.reports.lines import log_ticks
 from sparsefed.theory.convergence import Descent, printed, sharp, worst_delta
@@ -128,9 +127,8 @@ def measure_convergence(
     """
     config = _config(subject, overrides)
     check(config)
-    arrays = data.load(configs.dataset(config))
-    experiment = configs.build(config, lambda _: arrays)
-    look = _looker(experiment, image_normaliser(arrays.mean, arrays.std))
+    experiment = configs.build(config)
+    look = _looker(experiment, experiment.task.prepare)
     state, deltas = experiment.begin(), []
     points = [look.at(state.theta, 0)]
     often = {*log_ticks(1, config.rounds), config.rounds}
@@ -174,6 +172,7 @@ def check(config: Config) -> None:
         "train.sampling": (train.sampling, "uniform"),
         "train.weight_decay": (train.weight_decay, 0.0),
         "train.dtype": (train.dtype, "float32"),
+        "train.loss": (train.loss, None),
         "data.augment": (config.data.augment, "none"),
     }
     for key, (given, needed) in wanted.items():

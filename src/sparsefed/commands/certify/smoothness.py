@@ -63,10 +63,10 @@ def smoothness(source: CertificateSource, c: float | None, estimate: bool) -> tu
 
 
 def is_linear(source: CertificateSource) -> bool:
-    """Return whether the model is one softmax layer."""
+    """Return whether the model is one softmax layer that is trained on cross-entropy."""
     task = source.experiment.task
     learned = len(task.slots) == len(list(task.template.parameters()))  # a frozen bias or weight is not in the formulas
-    return is_softmax_layer(task.template) and learned and not source.arrays.is_text
+    return is_softmax_layer(task.template) and task.loss is None and learned and not source.arrays.is_text
 
 
 def _decay(decay: float) -> str:

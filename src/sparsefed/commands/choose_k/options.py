@@ -57,8 +57,10 @@ def checked(
         raise ConfigError(f"--samples is {samples}; at least 1 is needed")
     ks = probe if isinstance(probe, str) or probe is None else _as_text(probe)
     _check_probes(config, ks, probe_rounds, tune_trials)
-    rounds = _rounds_in(config, rounds_in if isinstance(rounds_in, str) or rounds_in is None else _as_text(rounds_in))
-    return ChooseKOptions(share, samples, rounds, absolute, paper, ks or "", probe_rounds, tune_trials)
+    wanted = rounds_in if isinstance(rounds_in, str) or rounds_in is None else ",".join(map(str, rounds_in))
+    return ChooseKOptions(
+        share, samples, _rounds_in(config, wanted), absolute, paper, ks or "", probe_rounds, tune_trials
+    )
 
 
 def _as_text(numbers: int | Sequence[int]) -> str:

@@ -1,0 +1,144 @@
+"""`tune`, `choose_k` and `certify` as Python functions: objects in, results out, and no file left behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import Tensor, nn
+
+from sparsefed import config as configs
+from sparsefed.commands.certify import Certificate, certify, measure_convergence
+from sparsefed.commands.choose_k import choose_k
+from sparsefed.commands.common import Progress
+from sparsefed.commands.tune import TuneProgress, tune
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.rng import rng
+from sparsefed.simulation import Simulation
+
+TINY: dict[str, Any] = {
+    "name": "tiny",
+    "rounds": 6,
+    "evaluate_every": 2,
+    "data": {"name": "digits", "partition": "iid", "devices": 40},
+    "model": {"name": "softmax"},
+    "train": {"cohort": 10, "lr": 0.5, "weight_decay": 0.0},
+    "defense": {"name": "sparsefed", "k": 50, "clip_norm": 1.0, "rho": 0.0},
+    "threat": {"share": 0.1},
+    "attack": {"name": "pgd", "auxiliary": 10, "batch": 5},
+}
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Where the functions are called, and where temporary files go, nothing stays."""
+    for name in ("here", "temporary"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    yield
+    assert not list((tmp_path / "here").iterdir()) and not list((tmp_path / "temporary").iterdir())
+
+
+def own_simulation(**more: Any) -> Simulation:
+    """A model and a table of one's own."""
+    draw = rng(0, "table")
+    x, y = draw.normal(size=(200, 12)).astype(np.float32), draw.integers(0, 3, 200)
+    settings: dict[str, Any] = {
+        "defense": {"name": "sparsefed", "k": 9, "clip_norm": 1.0, "rho": 0.0},
+        "attack": {"name": "pgd", "auxiliary": 10, "batch": 5},
+        "threat": 0.2,
+        "schedule": 0.1,
+        "rounds": 4,
+        "cohort": 5,
+        "devices": 20,
+        "train": {"weight_decay": 0.0},
+    }
+    return Simulation(nn.Linear(12, 3), (x, y), **{**settings, **more})
+
+
+def test_tune_takes_a_table_and_gives_records() -> None:
+    seen: list[TuneProgress] = []
+    result = tune(TINY, trials=2, space=["step=0.01:1"], on_progress=seen.append)
+    assert [trial.number for trial in result.trials] == [0, 1] and seen[-1].done == seen[-1].total == 2
+    first, second = result.records()
+    assert first["as_given"] and not second["as_given"]
+    assert second["attack.step"] == result.trials[1].params["step"]
+    assert sum(row["strongest"] for row in (first, second)) == 1
+    assert result.tuned.name == "tiny-tuned"
+
+
+def test_choose_k_finds_a_k_that_the_config_leaves_open() -> None:
+    seen: list[Progress] = []
+    table = {**TINY, "defense": {"name": "sparsefed", "clip_norm": 1.0}}
+    result = choose_k(table, samples=2, rounds_in=[0], probe=[5, 100], probe_rounds=4, on_progress=seen.append)
+    assert result.own_k is None and 1 <= result.k <= result.d == 650
+    assert {row["k"] for row in result.records()} == set(result.stages[0].grid)
+    assert [row["k"] for row in result.probe_records()] == [5, 100]
+    assert {progress.title for progress in seen} == {
+        *("sampling after 0 rounds", "k-5", "k-5-attacked", "k-100", "k-100-attacked")
+    }
+    assert all(0 < progress.done <= progress.total for progress in seen)
+
+
+def test_choose_k_tunes_the_attack_at_every_k() -> None:
+    seen: list[Progress] = []
+    options: dict[str, Any] = {"samples": 1, "rounds_in": [0], "probe": [5], "probe_rounds": 3, "tune_trials": 1}
+    result = choose_k(configs.parse(TINY), **options, on_progress=seen.append)
+    assert result.probes[0].attack is not None
+    assert any(each.title == "tuning the attack at k = 5" and each.unit == "trials" for each in seen)
+
+
+def test_certify_takes_a_config_and_names_its_sentences() -> None:
+    certificate = certify(configs.parse(TINY), share=0.05)
+    title, headline, worth, *_ = certificate.verdict
+    assert (title, headline) == (f"{certificate.title}.", certificate.headline) and worth == certificate.worth[0]
+    assert certificate.title == "Certificate: tiny" and certificate.certified_accuracy_sentence is None
+    rows = certificate.records()
+    assert {row["protocol"] for row in rows} == {"sparse", "dense"}
+    (capped,) = (row for row in rows if (row["protocol"], row["bound"]) == ("sparse", "capped"))
+    assert capped["log"] == certificate.own.capped.log and capped["is_bound"] == "yes"
+
+
+def test_certify_trains_for_certified_accuracy() -> None:
+    seen: list[Progress] = []
+    certificate = certify(TINY, share=0.01, train=True, on_progress=seen.append)
+    assert certificate.accuracy is not None and len(seen) == TINY["rounds"]
+    assert certificate.certified_accuracy_sentence is not None
+    assert certificate.certified_accuracy_sentence in certificate.verdict
+
+
+def test_who_has_no_attackers_is_asked_for_some_by_name() -> None:
+    with pytest.raises(ConfigError, match="nobody attacks in tiny"):
+        certify({key: value for key, value in TINY.items() if key not in ("attack", "threat")})
+
+
+def test_convergence_is_measured_without_a_file() -> None:
+    train = {**TINY["train"], "schedule": "constant", "sampling": "uniform", "lr": 0.05}
+    defense = {**TINY["defense"], "clip_norm": float("inf")}
+    table = {**TINY, "train": train, "defense": defense, "attack": False}
+    rows = measure_convergence(table).records()
+    assert [row["rounds"] for row in rows] == [*range(1, 7)] and all(row["least"] <= row["bound"] for row in rows)
+
+
+# --- objects of one's own --------------------------------------------------------------------------------------------
+
+
+def test_objects_of_this_process_are_tuned_probed_and_certified() -> None:
+    simulation = own_simulation()
+    assert len(tune(simulation, trials=2, space=["step=0.01:1"]).trials) == 2
+    assert len(choose_k(simulation, samples=1, rounds_in=[0], probe=[3, 30]).probes) == 2
+    certificate: Certificate = certify(simulation)
+    assert certificate.status == "certificate" and certificate.own.softmax is not None
+
+
+def squared(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs - nn.functional.one_hot(targets, outputs.shape[1])).square().sum(1)
+
+
+def test_a_loss_of_ones_own_has_no_exact_constants() -> None:
+    """One linear layer with another loss than cross-entropy is not a softmax layer."""
+    certificate = certify(own_simulation(loss=squared))
+    assert certificate.status == "estimate" and certificate.own.softmax is None
