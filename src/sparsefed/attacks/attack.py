@@ -60,7 +60,7 @@ class Attacker:
     def __post_init__(self) -> None:
         for name in ("method", "goal"):  # the bare functions
             given = getattr(self, name)
-            object.__setattr__(self, name, getattr(given, "__wrapped__", given))
+            object.__setattr__(self, name, getattr(given, "bare", given))
 
 
 @dataclass(frozen=True, repr=False)
@@ -122,7 +122,7 @@ def attack(
             return choose(chosen, goal, *args, **given)
 
         info = Attacker(method, paper, goal, frozenset(needs), otherwise, place, weaker, search or {})
-        chosen.__dict__.update(info=info, __wrapped__=method, __signature__=_signature(method))
+        chosen.__dict__.update(info=info, bare=method, __wrapped__=method, __signature__=_signature(method))
         chosen.__name__ = chosen.__qualname__ = name or method.__name__
         return cast("AttackFunction[G_contra, P]", chosen)
 
@@ -153,6 +153,8 @@ def choose(function: Callable[..., Any], goal: Goal | Chosen | None = None, *arg
     wanted = {key: value for key, value in params.items() if key in after}
     own = {key: value for key, value in params.items() if key not in after}
     chosen = Chosen("goal", named(info.goal, "sparsefed.attacks."), info.goal, wanted) if wanted else goal
+    if isinstance(goal, Goal) or info.goal is untargeted:
+        info.method(goal, **own)  # refuses impossible values where they are written; with a scene's goal, when built
     return ChosenAttack("attack", name, function, own, chosen)
 
 

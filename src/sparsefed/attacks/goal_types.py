@@ -66,7 +66,7 @@ def goal(builder: Callable[Concatenate[Scene, P], Goal]) -> GoalFunction[P]:
         return Chosen("goal", name, builder, params)
 
     own = list(inspect.signature(builder).parameters.values())[1:]
-    chosen.__dict__["__signature__"] = inspect.Signature(own, return_annotation="Chosen")
+    chosen.__dict__.update(bare=builder, __signature__=inspect.Signature(own, return_annotation="Chosen"))
     return cast("GoalFunction[P]", chosen)
 
 

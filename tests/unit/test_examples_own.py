@@ -1,0 +1,96 @@
+"""The pages on a defense and an attack of one's own, and their examples, do what they say."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sparsefed import attacks, config, defenses
+from sparsefed.cli.catalogue import catalogue
+from sparsefed.commands.tune.space import search_space
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ("own_defense", "own_attack", "server_loop")
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    listed = dict(defenses.DEFENSES), dict(attacks.ATTACKS)
+    yield tmp_path
+    for known, before in zip((defenses.DEFENSES, attacks.ATTACKS), listed, strict=True):
+        for name in known.keys() - before.keys():
+            del known[name]
+    for module in ("my_rules", "my_attacks"):
+        sys.modules.pop(module, None)
+
+
+@pytest.mark.parametrize(
+    ("page", "module", "kind", "name"),
+    [
+        ("own_defense.md", "my_rules", "defenses", "typical_length"),
+        ("own_attack.md", "my_attacks", "attacks", "backwards"),
+    ],
+)
+def test_a_page_leads_from_nothing_to_what_is_listed_run_and_tuned(
+    here: Path, page: str, module: str, kind: str, name: str
+) -> None:
+    first, *others = blocks(page, "python")
+    (here / f"{module}.py").write_text(first)
+    (table,) = (tomllib.loads(text) for text in blocks(page, "toml"))
+    built = config.build(config.parse({**table, "rounds": 2}))
+    *_, last = built.reports(built.begin())
+    assert last.state.round == 2 and last.metrics["attackers"] > 0
+    assert search_space(config.parse(table))
+    for block in others:
+        exec(compile(block, page, "exec"), {"__name__": "page"})
+    assert name in {entry["name"] for entry in catalogue()[kind]}
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_an_example_runs_by_itself(example: str) -> None:
+    path = os.pathsep.join([str(ROOT / "examples"), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / f"{example}.py")],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    if example == "own_defense":
+        assert "-19" in lines[0] and "+1.0" in lines[1]
+    elif example == "own_attack":
+        bad, good = (float(re.findall(r"([\d.]+)%", line)[0]) for line in lines)
+        assert good > 80 > bad
+    else:
+        assert len(lines) == 3 and "dropped (0,)" in done.stdout
+
+
+def test_the_package_imports_without_torch_and_completes() -> None:
+    script = (
+        "import sys, time; began = time.process_time(); import sparsefed; took = time.process_time() - began\n"
+        "assert not {'torch', 'numpy', 'numba', 'pydantic'} & set(sys.modules), 'something heavy was imported'\n"
+        "assert took < 0.3, took\n"
+        "assert {'Server', 'aggregate', 'defenses', 'partitions'} <= set(dir(sparsefed)) and sparsefed.__version__\n"
+        "for name in sparsefed.__all__: getattr(sparsefed, name)\n"
+        "assert sparsefed.partitions.dirichlet(devices=9, alpha=0.1).to_config()['alpha'] == 0.1\n"
+        "assert sparsefed.schedules.cosine(lr=0.1).parameters == {'lr': 0.1}\n"
+        "assert sparsefed.attacks.pgd(sparsefed.attacks.goals.labels(auxiliary=9), epochs=2).to_config() == "
+        "{'name': 'pgd', 'auxiliary': 9, 'epochs': 2}\n"
+        "assert sparsefed.data.digits().name == 'digits'\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
