@@ -368,6 +368,7 @@ def test_it_poisons_the_undefended_mean(name: str) -> None:
 # --- against SparseFed -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_pushing_beats_pgd_where_k_is_small_and_the_norm_loose() -> None:
     """k = 20 of 650, L = 3 in FedAvg mode (honest updates are several times shorter); a mean over seeds."""
     rule = {"name": "sparsefed", "k": 20, "clip_norm": 3.0}
@@ -429,6 +430,7 @@ def test_krum_picks_a_quiet_attacker_among_one_class_devices() -> None:
     assert share > 0.9 and accuracy >= 0.9
 
 
+@pytest.mark.slow
 def test_at_equal_norms_krum_picks_attackers_because_they_collude() -> None:
     rule, fifth = {"name": "krum", "f": 13, "clip_norm": 0.3}, {"share": 0.2}
     together, alone = (picked(attacked(name, defense=rule, threat=fifth))[0] for name in ("pgd", "lone_pgd"))

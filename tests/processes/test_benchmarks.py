@@ -195,6 +195,7 @@ def results(path: Path) -> dict[tuple[str, str], dict[str, Any]]:
     return {(row["what"], row["setting"]): row for row in record["results"]}
 
 
+@pytest.mark.slow
 def test_engine_runs_and_writes_its_numbers(tmp_path: Path) -> None:
     said = run(
         "benchmarks.engine", "--quick", "--models", "cnn", "--json", f"{tmp_path}/new/e.json", "--peers", "nowhere"
@@ -207,6 +208,7 @@ def test_engine_runs_and_writes_its_numbers(tmp_path: Path) -> None:
     assert not any("pfl" in what for what, _ in found)
 
 
+@pytest.mark.slow
 @needs_linux
 def test_population_runs_and_writes_its_numbers(tmp_path: Path) -> None:
     said = run("benchmarks.population", "--quick", "--json", f"{tmp_path}/p.json")
@@ -217,6 +219,7 @@ def test_population_runs_and_writes_its_numbers(tmp_path: Path) -> None:
         assert abs(found[key]["median"]) < 64
 
 
+@pytest.mark.slow
 @needs_linux
 def test_footprint_runs_and_writes_its_numbers(tmp_path: Path) -> None:
     run("benchmarks.footprint", "--quick", "--models", "resnet9", "--rounds", "1", "--json", f"{tmp_path}/f.json")
@@ -236,6 +239,7 @@ def test_aggregators_runs_and_writes_its_numbers(tmp_path: Path) -> None:
     assert {"topk_memory / torch.add", "sketch and recovery: torch / ours"} <= {what for what, _ in found}
 
 
+@pytest.mark.slow
 def test_local_training_runs_and_writes_its_numbers(tmp_path: Path) -> None:
     small = ("--models", "cnn", "--epochs", "2", "--no-rule", "--peers", "nowhere")
     assert "make peers" in run("benchmarks.local_training", "--quick", *small, "--json", f"{tmp_path}/l.json")
@@ -245,6 +249,7 @@ def test_local_training_runs_and_writes_its_numbers(tmp_path: Path) -> None:
     assert all(difference < 1e-3 for difference in differences.values())  # all contestants computed the same
 
 
+@pytest.mark.slow
 @needs_linux
 def test_loading_runs_and_writes_its_numbers(tmp_path: Path) -> None:
     run("benchmarks.loading", "--quick", "--json", f"{tmp_path}/l.json")
@@ -253,6 +258,7 @@ def test_loading_runs_and_writes_its_numbers(tmp_path: Path) -> None:
         assert found["seconds", "load"]["median"] > 0 and 0.5 < found["peak / arrays", "memory"]["median"] < 20
 
 
+@pytest.mark.slow
 def test_attacks_runs_and_writes_its_numbers(tmp_path: Path) -> None:
     run("benchmarks.attacks", "--quick", "--json", f"{tmp_path}/k.json")
     found = results(tmp_path / "k.json")

@@ -291,6 +291,7 @@ def test_report_where_nothing_may_be_written_is_one_sentence(sparsefed: Nursery,
 LIVE = re.compile(r"mine +[━╸╺]+ round +\d+/40 test +(\d+\.\d%|–) attack +(\d+\.\d%|–) \d:\d\d:\d\d left ")
 
 
+@pytest.mark.slow
 def test_on_a_terminal_each_run_is_one_live_line(config: Path) -> None:
     args: list[str | Path] = ["run", config, "--twins", "--set", "rounds=40"]
     code, text = on_a_terminal(args, config.parent, columns=80)
@@ -348,6 +349,7 @@ def noise(auxiliary, *, size: float = 3.0):
 '''
 
 
+@pytest.mark.slow
 def test_things_of_ones_own_are_named_by_module_and_function(config: Path) -> None:
     here = config.parent
     (here / "own").mkdir()
@@ -363,6 +365,7 @@ def test_things_of_ones_own_are_named_by_module_and_function(config: Path) -> No
     assert json.loads((here / "runs/mine/manifest.json").read_text())["parameters"] == 385
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_installed_command_cleanly(config: Path) -> None:
     process = subprocess.Popen(
         [*COMMAND, "run", str(config), "--set", "rounds=100000", "--set", "checkpoint_every=90000"],

@@ -332,6 +332,7 @@ def test_no_kernel_is_compiled_inside_a_round() -> None:
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_compilation_says_so(tmp_path: Path) -> None:
     script = "import numpy, sparsefed; print(sparsefed.aggregate('median', numpy.eye(3)))"

@@ -47,6 +47,7 @@ def some_keys(count: int, seed: int = 0) -> Words:
 # --- the twin --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(
     sides=st.tuples(st.integers(1, 9), st.integers(1, 9), st.integers(1, 3)),
     crop=st.integers(0, 12),

@@ -389,6 +389,7 @@ def test_old_scratch_is_swept(cache: Path) -> None:
     assert not old.exists() and new.exists(), "the new one may belong to a fetch that still runs"
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_concurrent_fetches_agree(cache: Path) -> None:
     with serving(zipped_pages(), hang=True) as server:

@@ -663,6 +663,7 @@ def test_mnist_is_the_real_one() -> None:
     assert (round(mean[0], 4), round(std[0], 4)) == (*a.mean, *a.std)
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_loading_takes_little_more_than_the_arrays() -> None:
     """Peak memory of a process of its own, beyond what it had before: at most 1.5 times the uint8 arrays."""

@@ -273,6 +273,7 @@ def test_a_config_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert last.state.round == 2
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_the_example_learns() -> None:
     script = Path(__file__).parents[2] / "examples" / "own_data.py"

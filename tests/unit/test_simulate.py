@@ -207,6 +207,7 @@ for n in (50, int(sys.argv[1])):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_peak_memory_does_not_grow_with_the_cohort() -> None:
     """A cohort 30 times larger: the rows alone would be 570 MB; what is allowed is a fraction of one block."""
@@ -215,6 +216,7 @@ def test_peak_memory_does_not_grow_with_the_cohort() -> None:
     assert large - small <= 32
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_the_example_with_a_users_own_model_runs_and_is_short() -> None:
     """Undefended, the attackers own their points; SparseFed keeps most of them out."""
