@@ -31,7 +31,7 @@ from sparsefed.core.types import RunRecord
 from sparsefed.reports import charts, html, save, summary, verdict
 from sparsefed.reports.lines import MOST_POINTS, PALETTE
 from sparsefed.reports.run_charts import WHO
-from sparsefed.reports.shell import script_json
+from sparsefed.reports.to_html import script_json
 from sparsefed.results.numbers import binned, curve, picked
 
 HOSTILE = "</script><b>'\"&amp;\u2028</b><!--<script>"

@@ -22,13 +22,14 @@ from rich.console import Console
 from sparsefed.commands.reproduce import ledger as results
 from sparsefed.commands.reproduce import load as reading
 from sparsefed.commands.reproduce import pool, runner
+from sparsefed.commands.reproduce.document import progress
 from sparsefed.commands.reproduce.ledger import Ledger
 from sparsefed.commands.reproduce.plan import Plan, plan
 from sparsefed.commands.reproduce.runner import Running, Standing, failures, reproduce
-from sparsefed.commands.reproduce.view import ReproduceView
 from sparsefed.commands.reproduce.worker import ABANDONED
 from sparsefed.core.errors import ConfigError, RunError
 from sparsefed.core.rng import rng
+from sparsefed.reports.progress_view import ProgressView
 from tests.exhibits_tiny import TINY
 
 KILLS = 10
@@ -366,10 +367,10 @@ def test_a_view_shows_cells_rounds_and_time_left() -> None:
     running = (Running("tiny · One · Clipping · seed 0", 12, 24),)
     standing = Standing(3, 1, 18, running, 75.0, "tiny · One · SparseFed · seed 1: done")
     for stream, terminal in ((screen, True), (paper, False)):
-        with ReproduceView(Console(file=stream, force_terminal=terminal, width=120)) as view:
-            view.show(dataclasses.replace(standing, ended=""))
-            view.show(standing)
-            view._progress.refresh()
-    for part in ("4/18", "1 failed", "12/24", "Clipping · seed 0", "1 min 15 s left"):
+        with ProgressView(Console(file=stream, force_terminal=terminal, width=120)) as view:
+            view.show(progress(dataclasses.replace(standing, ended="")))
+            view.show(progress(standing))
+            view._bars.refresh()
+    for part in ("4/18", "failed 1", "12/24", "Clipping · seed 0", "1 min 15 s left"):
         assert part in screen.getvalue(), part
     assert paper.getvalue() == "cell 4/18: tiny · One · SparseFed · seed 1: done; 1 min 15 s left\n"

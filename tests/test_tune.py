@@ -34,6 +34,8 @@ from sparsefed.config import Config
 from sparsefed.core import toml
 from sparsefed.core.errors import ConfigError, RunError
 from sparsefed.core.rng import rng
+from sparsefed.reports.progress_view import ProgressView
+from sparsefed.reports.to_terminal import tables
 from tests.test_cli import Command, Nursery, nursery
 from tests.test_report import BROWSER, browser
 
@@ -72,7 +74,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Outcome, Path]:
     """A search long enough for the sampler to have begun to learn (ten trials are drawn at random)."""
     folder = tmp_path_factory.mktemp("tuned")
     outcome = tune.tune(small(), 13, folder)
-    tune.save(outcome, folder)
+    outcome.save(folder)
     return outcome, folder
 
 
@@ -333,7 +335,7 @@ def test_an_attack_without_a_goal_is_tuned_for_damage(tmp_path: Path) -> None:
     )
     assert outcome.trials[0].test_accuracy is not None and outcome.strongest.test_accuracy is not None
     assert outcome.strongest.test_accuracy < outcome.trials[0].test_accuracy - 0.2
-    paths = tune.save(outcome, tmp_path)
+    paths = outcome.save(tmp_path)
     assert configs.read(paths[0]).attack == outcome.tuned.attack
     assert "Strongest is the lowest test accuracy" in paths[0].read_text()
 
@@ -460,7 +462,7 @@ def printed(thing: object) -> str:
 
 def test_the_table_shows_the_front(tuned: tuple[Outcome, Path]) -> None:
     outcome, _ = tuned
-    text = printed(tune.front_table(outcome))
+    text = printed(next(tables(outcome.document())))
     rows = [line for line in text.splitlines() if line.startswith("│") and line.split("│")[1].strip()]
     assert [int(row.split("│")[1]) for row in rows] == [trial.number for trial in outcome.front]
     assert f"{100 * (outcome.front[0].attack_accuracy or 0):.1f}%" in rows[0] and "×" in rows[0]
@@ -503,17 +505,17 @@ def test_the_view_says_how_far_it_is_and_what_is_best() -> None:
     best = Trial(0, {}, "finished", 12, 0.5, 0.75)
     lost = Trial(1, {}, "pruned", 4, 0.1, 0.2)
     output = io.StringIO()
-    with tune.TuneView(Console(file=output, width=100), 4) as view:
-        view.show(Standing(0, 4, 0.0, None))
-        view.show(Standing(0, 4, 0.5, None))
-        view.show(Standing(1, 4, 0.0, best, best))
-        view.show(Standing(2, 4, 0.0, best, lost))
+    with ProgressView(Console(file=output, width=100)) as view:
+        view.show(tune.progress(Standing(0, 4, 0.0, None)))
+        view.show(tune.progress(Standing(0, 4, 0.5, None)))
+        view.show(tune.progress(Standing(1, 4, 0.0, best, best)))
+        view.show(tune.progress(Standing(2, 4, 0.0, best, lost)))
     first, second = output.getvalue().splitlines()
     assert first.startswith("trial 1/4: attack 50.0% test 75.0%; best attack 50.0% test 75.0%; ")
     assert second.startswith("trial 2/4: pruned; best attack 50.0% test 75.0%; ") and second.endswith(" left")
     terminal = io.StringIO()
-    with tune.TuneView(Console(file=terminal, width=100, force_terminal=True), 4) as view:
-        view.show(Standing(1, 4, 0.5, best))
+    with ProgressView(Console(file=terminal, width=100, force_terminal=True)) as view:
+        view.show(tune.progress(Standing(1, 4, 0.5, best)))
     assert "1/4" in terminal.getvalue() and "best attack 50.0%" in terminal.getvalue()
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
-from sparsefed.cli.app import Overrides, app, console, errors, say, wrote
+from sparsefed.cli.app import Overrides, app, console, errors, wrote
 from sparsefed.cli.training import trained_once
 
 
@@ -38,6 +36,8 @@ def certify(
     only estimated and the result is not a certificate.
     """
     from sparsefed.commands import certify as certificate
+    from sparsefed.reports.pictures import write
+    from sparsefed.reports.to_terminal import show
 
     if convergence:
         _converge(source, set_ or [], out)
@@ -48,21 +48,21 @@ def certify(
         trained = trained_once(certificate.to_train(found), errors if as_json else console)
         found = certificate.certify(source, question, set_ or [], trained)
     if as_json:
-        print(json.dumps(certificate.as_json(found), indent=2))
+        print(found.to_json(), end="")
     else:
-        for sentence in certificate.verdict(found):
-            say(escape(sentence))
-        console.print(*certificate.tables(found), sep="\n")
+        show(found.document(), console)
     if out is not None:
-        wrote(certificate.save(found, out), errors if as_json else console)
+        wrote(write(out, found.to_html().encode()), errors if as_json else console)
 
 
 def _converge(source: Path, overrides: list[str], out: Path | None) -> None:
-    from sparsefed.commands.certify import convergence_run as following
+    from sparsefed.commands.certify.convergence_run import follow
+    from sparsefed.reports.pictures import write
+    from sparsefed.reports.progress_view import ProgressView
+    from sparsefed.reports.to_terminal import show
 
-    found = following.follow(source, overrides, console)
-    for sentence in following.sentences(found):
-        say(escape(sentence))
-    console.print(following.convergence_table(found))
+    with ProgressView(console) as view:
+        found = follow(source, overrides, view.show)
+    show(found.document(), console)
     if out is not None:
-        wrote(following.save_convergence(found, out))
+        wrote(write(out, found.to_html().encode()))

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 
-from sparsefed.cli.app import ConfigFile, Overrides, app, console, saved_if_interrupted, say, wrote
+from sparsefed.cli.app import ConfigFile, Overrides, app, console, saved_if_interrupted, say, show_and_save
 from sparsefed.cli.training import Plan, train_all
 
 if TYPE_CHECKING:
@@ -75,26 +74,21 @@ def tune(
     one shows it.
     """
     from sparsefed import config as configs
-    from sparsefed.commands import tune as tuning
 
     chosen = configs.read(config, set_ or [])
     folder = out or Path("runs") / f"{chosen.name}-tune"
     options = {"objective": objective, "space": space or [], "stealth": stealth, "seed": seed, "storage": storage}
     outcome = tuned(chosen, trials, folder, **options)
-    written = tuning.save(outcome, folder)
-    console.print(tuning.front_table(outcome))
-    for sentence in tuning.sentences(outcome):
-        say(escape(sentence))
-    for path in written:
-        wrote(path)
+    show_and_save(outcome, folder)
 
 
 def tuned(config: Config, trials: int, folder: Path, **options: Any) -> TuneOutcome:
     from sparsefed.commands import tune as tuning
+    from sparsefed.reports.progress_view import ProgressView
 
     kept = "Interrupted; every finished trial is kept. Go on with the same command."
-    with saved_if_interrupted(kept), tuning.TuneView(console, trials) as view:
-        return tuning.tune(config, trials, folder, **options, watch=view.show)
+    with saved_if_interrupted(kept), ProgressView(console) as view:
+        return tuning.tune(config, trials, folder, **options, watch=lambda each: view.show(tuning.progress(each)))
 
 
 @app.command("choose-k")
@@ -146,6 +140,7 @@ def choose_k(
     Ends with tables, a page with charts and a JSON. Interrupted or killed, the same command goes on.
     """
     from sparsefed.commands import choose_k as choosing
+    from sparsefed.reports.progress_view import ProgressView
 
     chosen = choosing.read(config, set_ or [])
     folder = out or Path("runs") / f"{chosen.name}-choose-k"
@@ -160,16 +155,9 @@ def choose_k(
         probe_rounds=probe_rounds,
         trials=trials,
     )
-    with saved_if_interrupted("Interrupted, saved. Go on with the same command."), choosing.ChoiceView(console) as view:
-        outcome = choosing.measure(chosen, asked, folder, view.show)
-    console.print(choosing.curve_table(outcome))
-    if outcome.ks:
-        outcome = _probed(outcome, folder)
-        console.print(choosing.probe_table(outcome))
-    for sentence in choosing.sentences(outcome):
-        say(escape(sentence))
-    for path in choosing.save(outcome, folder):
-        wrote(path)
+    with saved_if_interrupted("Interrupted, saved. Go on with the same command."), ProgressView(console) as view:
+        outcome = choosing.measure(chosen, asked, folder, lambda each: view.show(choosing.progress(each)))
+    show_and_save(_probed(outcome, folder) if outcome.ks else outcome, folder)
 
 
 def _probed(outcome: Outcome, folder: Path) -> Outcome:

@@ -5,10 +5,9 @@ Importing this package is light: Altair is loaded when a chart is drawn.
 
 from __future__ import annotations
 
-from sparsefed.reports.document import html
-from sparsefed.reports.files import save
 from sparsefed.reports.run_charts import charts
+from sparsefed.reports.run_report import RunsReport, html, save
 from sparsefed.results.summary import SummaryRow, summary
 from sparsefed.results.verdict import verdict
 
-__all__ = ["SummaryRow", "charts", "html", "save", "summary", "verdict"]
+__all__ = ["RunsReport", "SummaryRow", "charts", "html", "save", "summary", "verdict"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from sparsefed.results.numbers import Curve, significant
 
@@ -99,12 +99,11 @@ def drawn(
 
     names = list(lines)
     long = [{"line": name, ROUND: t, "value": significant(v)} for name, points in lines.items() for t, v in points]
-    # The domains also give the order: a `sort` would carry the names into an expression that not every name survives.
-    colors, dashes = _scales(names, strokes)
+    looks = dict(zip(names, strokes, strict=True))
     x, hover = _round_axis(lines), _nearest([ROUND])
     seen = alt.when(hover).then(alt.value(1)).otherwise(alt.value(0))
-    base = alt.Chart(alt.InlineData(values=long)).encode(x=x, y=y, color=alt.Color("line:N", scale=colors))
-    curves = base.mark_line(strokeWidth=2, clip=True).encode(strokeDash=alt.StrokeDash("line:N", scale=dashes))
+    base = alt.Chart(alt.InlineData(values=long)).encode(x=x, y=y, color=colours(looks))
+    curves = base.mark_line(strokeWidth=2, clip=True).encode(strokeDash=dashes(looks))
     dots = base.mark_point(filled=True, size=50, opacity=1).transform_filter(hover)
     # The tooltip tells the whole datum: Vega-Lite 6 loses text fields named one by one when the nearest is looked for.
     readings = alt.Chart(alt.InlineData(values=_readings(lines, write)))
@@ -122,16 +121,14 @@ def crowd(lines: Mapping[str, Curve], families: Mapping[str, str], y: alt.Y, tit
         for name, points in lines.items()
         for t, v in points
     ]
-    colors, dashes = _scales(names, [stroke(i) for i in range(len(names))])
+    looks = {name: stroke(i) for i, name in enumerate(names)}
     hover = _nearest([RUN])
     base = alt.Chart(alt.InlineData(values=long)).encode(
-        x=_round_axis(lines), y=y, color=alt.Color("family:N", scale=colors), detail=alt.Detail(f"{RUN}:N")
+        x=_round_axis(lines), y=y, color=colours(looks, "family"), detail=alt.Detail(f"{RUN}:N")
     )
     width = alt.when(hover).then(alt.value(3.5)).otherwise(alt.value(1.5))
     opacity = alt.when(hover).then(alt.value(1)).otherwise(alt.value(0.85))
-    curves = base.mark_line(clip=True).encode(
-        strokeDash=alt.StrokeDash("family:N", scale=dashes), strokeWidth=width, opacity=opacity
-    )
+    curves = base.mark_line(clip=True).encode(strokeDash=dashes(looks, "family"), strokeWidth=width, opacity=opacity)
     dots = base.mark_point(opacity=0, tooltip=alt.TooltipContent("data")).add_params(hover)
     return dressed(alt.LayerChart(layer=[curves, dots]), title, names)
 
@@ -154,12 +151,45 @@ def share_axis(field: str, low: float = 0, high: float = 1) -> dict[str, Any]:
     return {"shorthand": f"{field}:Q", "title": field, "axis": axis, "scale": {"domain": [low, high]}}
 
 
-def _scales(names: Sequence[str], strokes: Sequence[Stroke]) -> tuple[alt.Scale, alt.Scale]:
+def colours(strokes: Mapping[str, Stroke], field: str = "line") -> alt.Color:
+    """Return the colours of named lines."""
     import altair as alt
 
-    names = list(names)
-    colors = alt.Scale(domain=names, range=[each.color for each in strokes])
-    return colors, alt.Scale(domain=names, range=[list(each.dash) for each in strokes])
+    # The domain also gives the order: a `sort` would carry the names into an expression that not every name survives.
+    return alt.Color(f"{field}:N", scale=alt.Scale(domain=[*strokes], range=[each.color for each in strokes.values()]))
+
+
+def dashes(strokes: Mapping[str, Stroke], field: str = "line") -> alt.StrokeDash:
+    """Return the dashes of named lines."""
+    import altair as alt
+
+    scale = alt.Scale(domain=[*strokes], range=[list(each.dash) for each in strokes.values()])
+    return alt.StrokeDash(f"{field}:N", scale=scale)
+
+
+def marks(
+    points: Sequence[Mapping[str, Any]], kinds: Mapping[str, tuple[str, str]], size: int, opacity: float
+) -> alt.Chart:
+    """Draw points whose `kind` has a colour and a shape, with all that is known of them in the tooltip."""
+    import altair as alt
+
+    used = [kind for kind in kinds if any(point["kind"] == kind for point in points)]
+    scales = [alt.Scale(domain=used, range=[kinds[kind][i] for kind in used]) for i in range(2)]
+    drawn: alt.Chart = (
+        alt.Chart(alt.InlineData(values=list(points)))
+        .mark_point(filled=True, size=size, opacity=opacity, tooltip=alt.TooltipContent("data"))
+        .encode(color=alt.Color("kind:N", scale=scales[0]), shape=alt.Shape("kind:N", scale=scales[1]))
+    )
+    return drawn
+
+
+def stairs(points: Sequence[Mapping[str, Any]], color: str, step: Literal["step-after", "step-before"]) -> alt.Chart:
+    """Draw a Pareto front as stairs."""
+    import altair as alt
+
+    data = alt.Chart(alt.InlineData(values=list(points)))
+    drawn: alt.Chart = data.mark_line(color=color, strokeWidth=1.5, opacity=0.6, interpolate=step)
+    return drawn
 
 
 def _round_axis(lines: Mapping[str, Curve]) -> alt.X:

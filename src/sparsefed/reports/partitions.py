@@ -16,10 +16,10 @@ from sparsefed import data
 from sparsefed.core.errors import ConfigError, unknown
 from sparsefed.core.types import RunRecord
 from sparsefed.data.partitions.summary import WIDE, Portrait, Spread, portrait, unpacked
+from sparsefed.reports.document import Block, Document, Figure, Table, note, section, table
 from sparsefed.reports.lines import CONFIG, INK, PALETTE, SIZE, log_ticks
-from sparsefed.reports.markup import Html, joined, note, table
 from sparsefed.reports.pictures import FORMATS, picture, write
-from sparsefed.reports.shell import figure, figures, page, section
+from sparsefed.reports.to_html import page
 from sparsefed.results.summary import labels
 
 if TYPE_CHECKING:
@@ -115,33 +115,33 @@ def save(dealt: Dealt, out: Path) -> Path:
 
 
 def html(dealt: Dealt) -> str:
-    """The partition as a page of its own."""
-    told = table("What was dealt", ("What", "How much"), facts(dealt).items(), class_="facts")
-    return page(dealt.title, "", [section("Who owns what", told, pictures(dealt, "partition"))])
+    """Return the partition as a page of its own."""
+    parts = section("Who owns what", facts_table(dealt, "What was dealt"), _figures(dealt, "partition"))
+    return page(Document(dealt.title, "", (parts,)))
 
 
-def pictures(dealt: Dealt, name: str) -> Html:
-    """The charts of a partition."""
+def facts_table(dealt: Dealt, caption: str) -> Table:
+    """Return the few numbers as a table."""
+    return table(caption, ("What", "How much"), facts(dealt).items(), "facts")
+
+
+def _figures(dealt: Dealt, name: str) -> list[Figure]:
     said = {"devices": SHADES, "sizes": HEIGHTS}
-    return figures([figure(f"{name}-{kind}", part, said[kind]) for kind, part in charts(dealt).items()])
+    return [Figure(f"{name}-{kind}", part, said[kind]) for kind, part in charts(dealt).items()]
 
 
-def portraits(runs: Sequence[RunRecord]) -> Html:
-    """The partitions that these runs had, each once."""
+def portraits(runs: Sequence[RunRecord]) -> Iterator[Block]:
+    """Yield the partitions that these runs had, each once."""
     found = [(label, dealt) for label, run in zip(labels(runs), runs, strict=True) if (dealt := of_run(run))]
     several = list(dict.fromkeys(dealt for _, dealt in found))
-    more = len(several) - MOST_DRAWN
-    left_out = [note(f"{more} more partitions are not drawn.")] if more > 0 else []
-    return joined([*_drawn(found, several[:MOST_DRAWN]), *left_out])
-
-
-def _drawn(found: Sequence[tuple[str, Dealt]], several: Sequence[Dealt]) -> Iterator[Html]:
-    for i, dealt in enumerate(several, start=1):
+    for i, dealt in enumerate(several[:MOST_DRAWN], start=1):
         owners = [label for label, other in found if other == dealt]
         whose = f", in {', '.join(owners[:MOST_NAMED])}" if len(several) > 1 else ""
         more = f" and {len(owners) - MOST_NAMED} more" if whose and len(owners) > MOST_NAMED else ""
         yield note(f"{dealt.title}{whose}{more}: {_told(dealt.portrait)}")
-        yield pictures(dealt, f"partition-{i}")
+        yield from _figures(dealt, f"partition-{i}")
+    if len(several) > MOST_DRAWN:
+        yield note(f"{len(several) - MOST_DRAWN} more partitions are not drawn.")
 
 
 def _how(name: str, partition: str, params: Mapping[str, Any], per_device: int | None) -> str:

@@ -114,6 +114,19 @@ def duration(seconds: float | None) -> str:
     return shown(seconds, _duration)
 
 
+def traffic(value: float | None) -> str:
+    """Return a number of bytes as a person reads it.
+
+    >>> traffic(381464.0), traffic(None)
+    ('381 kB', '–')
+    """
+    return shown(value, _traffic)
+
+
+def _traffic(value: float) -> str:
+    return f"{value:.0f} B" if value < 1000 else f"{value / 1e3:.3g} kB" if value < 1e6 else f"{length(value / 1e6)} MB"
+
+
 def _duration(seconds: float) -> str:
     if seconds < 59.95:
         return f"{seconds:.1f} s"

@@ -13,32 +13,25 @@ from __future__ import annotations
 
 from sparsefed.commands.audit.analysis import audit
 from sparsefed.commands.audit.demo import demo, forget, introduction
-from sparsefed.commands.audit.document import html
-from sparsefed.commands.audit.files import save
+from sparsefed.commands.audit.document import limits, reasons, verdict
 from sparsefed.commands.audit.findings import Outcome
 from sparsefed.commands.audit.options import Asked, ask, attacked, read
 from sparsefed.commands.audit.recommend import Candidate, Recommendation, recommend
-from sparsefed.commands.audit.text import limits, reasons, tables, verdict
-from sparsefed.commands.audit.to_json import as_json
 
 __all__ = [
     "Asked",
     "Candidate",
     "Outcome",
     "Recommendation",
-    "as_json",
     "ask",
     "attacked",
     "audit",
     "demo",
     "forget",
-    "html",
     "introduction",
     "limits",
     "read",
     "reasons",
     "recommend",
-    "save",
-    "tables",
     "verdict",
 ]

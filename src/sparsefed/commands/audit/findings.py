@@ -18,6 +18,7 @@ from sparsefed.commands.reproduce.ledger import Row
 from sparsefed.config import Config
 from sparsefed.core.types import RunRecord
 from sparsefed.defenses import DEFENSES
+from sparsefed.reports.result import Report
 from sparsefed.results.matrix import CALM, Entry, Matrix, judged, judgements
 from sparsefed.results.numbers import curve
 from sparsefed.results.summary import summary
@@ -47,7 +48,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Outcome(Report, described_by="sparsefed.commands.audit.document"):
     """All there is to tell."""
 
     grid: Grid

@@ -7,9 +7,7 @@ numbers go in, where each comes from (`Assumption`), and refuses a protocol that
 from __future__ import annotations
 
 from sparsefed.commands.certify.certificate import Certificate
-from sparsefed.commands.certify.document import save
+from sparsefed.commands.certify.document import verdict
 from sparsefed.commands.certify.options import Question, certify, check, to_train
-from sparsefed.commands.certify.text import tables, verdict
-from sparsefed.commands.certify.to_json import as_json
 
-__all__ = ["Certificate", "Question", "as_json", "certify", "check", "save", "tables", "to_train", "verdict"]
+__all__ = ["Certificate", "Question", "certify", "check", "to_train", "verdict"]

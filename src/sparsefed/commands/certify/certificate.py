@@ -16,6 +16,7 @@ from sparsefed.commands.certify.l2_bound import Route, in_l1, no_route
 from sparsefed.commands.certify.subject import Source
 from sparsefed.commands.certify.threat_schedules import Protocols
 from sparsefed.core.metrics import distances
+from sparsefed.reports.result import Report
 from sparsefed.theory import radius
 from sparsefed.theory.radius import Radius
 from sparsefed.theory.threat_schedule import ThreatSchedule
@@ -63,7 +64,7 @@ def bounds(protocol: ThreatSchedule, route: Route = no_route) -> Bounds:
 
 
 @dataclass(frozen=True)
-class Certificate:
+class Certificate(Report, described_by="sparsefed.commands.certify.document"):
     """The whole answer."""
 
     source: Source

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sparsefed import config as configs
-from sparsefed import runs
 from sparsefed.commands.certify.measured_convergence import Convergence
 from sparsefed.core import toml
-from sparsefed.reports.lines import INK, Stroke, dressed, log_ticks
-from sparsefed.reports.markup import code, element, folded, note, table
-from sparsefed.reports.shell import figure, figures, page, section
+from sparsefed.reports import document as doc
+from sparsefed.reports.lines import INK, Stroke, colours, dashes, dressed, log_ticks
 from sparsefed.results.numbers import length, significant
 from sparsefed.theory.convergence import terms, worst_delta
 
 if TYPE_CHECKING:
     import altair as alt
 
-PAGE = "convergence.html"
 GRADIENT = "‖∇f‖²"
 HEAD = ("Rounds", f"Least {GRADIENT} so far", "Bound, measured", "Bound, nothing measured", "As printed")
 STROKES = {  # the columns of the table as lines
@@ -72,11 +68,12 @@ def curves(found: Convergence) -> Mapping[str, list[float]]:
     return dict(zip(HEAD[1:], (found.least, found.bound, found.worst, found.as_printed), strict=True))
 
 
-def rows(found: Convergence) -> Iterator[tuple[str, ...]]:
-    """The table under HEAD: 1, 2, 5, 10, ... rounds, and all of them."""
+def _rows(found: Convergence) -> Iterator[tuple[doc.TableCell, ...]]:
+    """Yield 1, 2, 5, 10, ... rounds, and all of them, under HEAD."""
     last = len(found.deltas)
     for done in dict.fromkeys([*map(int, log_ticks(1, last)), last]):
-        yield f"{done:,}", *(length(line[done - 1]) for line in curves(found).values())
+        lines = (doc.TableCell(length(line[done - 1]), line[done - 1]) for line in curves(found).values())
+        yield doc.TableCell(f"{done:,}", done), *lines
 
 
 def chart(found: Convergence) -> alt.LayerChart:
@@ -94,14 +91,10 @@ def chart(found: Convergence) -> alt.LayerChart:
     low, high = (significant(f(v["value"] for v in values) * by) for f, by in ((min, 0.8), (max, 1.25)))
     x = alt.X("rounds:Q", title="Rounds (log)", **_log(1, max(last, 2)))
     y = alt.Y("value:Q", title=f"{GRADIENT} (log)", **_log(low, high))
-    colors = alt.Scale(domain=[*lines], range=[STROKES[name].color for name in lines])
-    dashes = alt.Scale(domain=[*lines], range=[list(STROKES[name].dash) for name in lines])
     drawn = alt.Chart(alt.InlineData(values=values)).mark_line(
         strokeWidth=2, clip=True, tooltip=alt.TooltipContent("data")
     )
-    base = drawn.encode(
-        x=x, y=y, color=alt.Color("line:N", scale=colors), strokeDash=alt.StrokeDash("line:N", scale=dashes)
-    )
+    base = drawn.encode(x=x, y=y, color=colours(STROKES), strokeDash=dashes(STROKES))
     return _dressed(alt.LayerChart(layer=[base, *_start(found, low, high)]), found)
 
 
@@ -136,38 +129,33 @@ def _dressed(drawn: alt.LayerChart, found: Convergence) -> alt.LayerChart:
     return dressed(drawn, title, list(STROKES))
 
 
-def html(found: Convergence) -> str:
-    """All of it as one page that works offline."""
+def document(found: Convergence) -> doc.Document:
+    """Return everything there is to read about a measured convergence."""
     news, *more = sentences(found)
     name = found.config.name or "a config"
-    numbers = table("The least gradient and its bounds", HEAD, rows(found), class_="numbers")
-    drawn = figure("convergence", chart(found), "Below the grey rule a bound says more than the first model does.")
-    again = ("Save the config and give it to ", element("code", "sparsefed certify CONFIG --convergence"))
-    return page(
-        f"SparseFed: convergence of {name}",
-        f"{len(found.deltas):,} rounds of a softmax layer with top {found.k:,} of {found.d:,} in {name}.",
-        [
-            section("Summary", element("p", news, class_="verdict"), numbers, note(" ".join(more)), note(RULES)),
-            section("Curves", figures([drawn])),
-            section("Config", folded("Config", code(toml.dumps(configs.dump(found.config))))),
-            section(
-                "How to run it again",
-                element("p", *again),
-                folded("The models that were looked at", _points(found)),
-            ),
-        ],
-        heading="SparseFed convergence",
+    numbers = doc.table("The least gradient and its bounds", HEAD, _rows(found))
+    caption = "Below the grey rule a bound says more than the first model does."
+    again = doc.paragraph("Save the config and give it to ", doc.Code("sparsefed certify CONFIG --convergence"))
+    looked = ((f"{p.rounds:,}", f"{p.loss:.4g}", length(p.gradient), length(p.moment)) for p in found.points)
+    points = doc.table("The models that were looked at", ("After round", "f", GRADIENT, "E‖g‖²"), looked)
+    parts = (
+        doc.section(
+            "Summary",
+            doc.paragraph(news, kind="verdict"),
+            numbers,
+            [doc.note(each, page_only=False) for each in more],
+            doc.note(RULES),
+            terminal=True,
+        ),
+        doc.section("Curves", doc.Figure("convergence", chart(found), caption)),
+        doc.section("Config", doc.fold("Config", doc.Listing(toml.dumps(configs.dump(found.config))))),
+        doc.section("How to run it again", again, doc.fold("The models that were looked at", points)),
     )
+    rounds = f"{len(found.deltas):,} rounds of a softmax layer with top {found.k:,} of {found.d:,} in {name}."
+    return doc.Document(f"SparseFed: convergence of {name}", rounds, parts, heading="SparseFed convergence")
 
 
-def _points(found: Convergence) -> str:
-    cells = ((f"{p.rounds:,}", f"{p.loss:.4g}", length(p.gradient), length(p.moment)) for p in found.points)
-    return table("The models that were looked at", ("After round", "f", GRADIENT, "E‖g‖²"), cells, class_="numbers")
-
-
-def save(found: Convergence, folder: Path) -> list[Path]:
-    """Write the page and say where."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / PAGE
-    runs.write_atomically(path, html(found).encode())
-    return [path]
+def records(found: Convergence) -> list[dict[str, Any]]:
+    """Return the least gradient so far and its bounds, a row for each number of rounds."""
+    lines = {"least": found.least, "bound": found.bound, "worst": found.worst, "as_printed": found.as_printed}
+    return [{"rounds": i + 1, **{name: line[i] for name, line in lines.items()}} for i in range(len(found.deltas))]

@@ -38,6 +38,7 @@ from sparsefed.core.round import Metrics, run_round
 from sparsefed.core.task import image_normaliser
 from sparsefed.core.types import Batch
 from sparsefed.reports.lines import log_ticks
+from sparsefed.reports.result import Report
 from sparsefed.theory.convergence import Descent, printed, sharp, worst_delta
 
 CHUNK = 4096  # examples at a time
@@ -55,7 +56,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Convergence:
+class Convergence(Report, described_by="sparsefed.commands.certify.convergence_document"):
     """What was measured, and what the theorem says of it.
 
     Curves are by the number of rounds R = 1, 2, ..., of the least |grad f|^2 before round R: what bounded it once goes

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sparsefed.commands.certify.accuracy import Accuracy
 from sparsefed.commands.certify.certificate import Certificate, written
 from sparsefed.commands.certify.l2_bound import Route, in_l1
-from sparsefed.reports.lines import PALETTE, dressed
+from sparsefed.reports.lines import PALETTE, Stroke, colours, dashes, dressed
 from sparsefed.results.numbers import percent, significant
 from sparsefed.theory import radius
 from sparsefed.theory.threat_schedule import ThreatSchedule
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 MOST_ROUNDS = 24  # at which a radius is drawn: each is the certificate of a run that long
 Points = Sequence[tuple[float, float]]
-SERIES: dict[str, tuple[str, tuple[int, int]]] = {  # colour, dash
-    "sparse": (PALETTE[0], (1, 0)),
-    "dense": (PALETTE[1], (8, 3)),
-    "sparse, clipping alone": (PALETTE[0], (3, 2)),
-    "dense, clipping alone": (PALETTE[1], (3, 2)),
+SERIES = {
+    "sparse": Stroke(PALETTE[0], (1, 0)),
+    "dense": Stroke(PALETTE[1], (8, 3)),
+    "sparse, clipping alone": Stroke(PALETTE[0], (3, 2)),
+    "dense, clipping alone": Stroke(PALETTE[1], (3, 2)),
 }
 
 
@@ -102,16 +102,14 @@ def _lines(
     import altair as alt
 
     names = list(lines)
-    strokes = [SERIES.get(name, (PALETTE[i], (1, 0) if i == 0 else (3, 2))) for i, name in enumerate(names)]
+    strokes = {name: SERIES.get(name, Stroke(PALETTE[i], (3, 2) if i else (1, 0))) for i, name in enumerate(names)}
     data: list[dict[str, Any]] = [
         {"line": name, "x": significant(x, 6), "y": significant(y, 6), told[0]: f"{x:.4g}", told[1]: write(y)}
         for name, points in lines.items()
         for x, y in points
     ]
-    color = alt.Color("line:N", scale=alt.Scale(domain=names, range=[color for color, _ in strokes]))
-    dash = alt.StrokeDash("line:N", scale=alt.Scale(domain=names, range=[list(dash) for _, dash in strokes]))
-    base = alt.Chart(alt.InlineData(values=data)).encode(x=axes[0], y=axes[1], color=color)
+    base = alt.Chart(alt.InlineData(values=data)).encode(x=axes[0], y=axes[1], color=colours(strokes))
     tips = [alt.Tooltip("line:N", title="Bound"), *(alt.Tooltip(f"{each}:N") for each in told)]
     dots = base.mark_point(filled=True, size=40, opacity=0.9).encode(tooltip=tips)
-    chart = alt.LayerChart(layer=[base.mark_line(strokeWidth=2).encode(strokeDash=dash), dots])
+    chart = alt.LayerChart(layer=[base.mark_line(strokeWidth=2).encode(strokeDash=dashes(strokes)), dots])
     return dressed(chart, title, names)

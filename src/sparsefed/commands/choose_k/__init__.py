@@ -20,35 +20,29 @@ accuracy, mean over the last epoch, or, where the attackers want no particular l
 from __future__ import annotations
 
 from sparsefed.commands.choose_k.choice import KEPT, OMEGA, SAMPLES, Asked, Outcome, Probe, Stage, knee
-from sparsefed.commands.choose_k.document import html, save
+from sparsefed.commands.choose_k.document import progress, sentences
 from sparsefed.commands.choose_k.options import ask, attacked, read
 from sparsefed.commands.choose_k.probes import probe_ks, probes, results, with_k
 from sparsefed.commands.choose_k.sampling import Standing, measure
-from sparsefed.commands.choose_k.text import curve_table, probe_table, sentences
-from sparsefed.commands.choose_k.view import ChoiceView
 
 __all__ = [
     "KEPT",
     "OMEGA",
     "SAMPLES",
     "Asked",
-    "ChoiceView",
     "Outcome",
     "Probe",
     "Stage",
     "Standing",
     "ask",
     "attacked",
-    "curve_table",
-    "html",
     "knee",
     "measure",
     "probe_ks",
-    "probe_table",
     "probes",
+    "progress",
     "read",
     "results",
-    "save",
     "sentences",
     "with_k",
 ]

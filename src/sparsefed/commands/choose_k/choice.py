@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from sparsefed.config import Config
+from sparsefed.reports.result import Report
 from sparsefed.theory.choice_of_k import Choice, FloatArray
 
 OMEGA, SAMPLES = 0.5, 10
@@ -71,7 +72,7 @@ class Probe:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Outcome(Report, described_by="sparsefed.commands.choose_k.document"):
     """All of it."""
 
     config: Config

@@ -6,10 +6,10 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sparsefed.commands.choose_k.choice import Outcome
-from sparsefed.commands.choose_k.text import lost, when
-from sparsefed.reports.lines import PALETTE, Stroke, dressed, log_ticks
-from sparsefed.results.numbers import percent, significant
+from sparsefed.commands.choose_k.choice import Outcome as ChooseKResult
+from sparsefed.commands.choose_k.choice import Stage
+from sparsefed.reports.lines import PALETTE, Stroke, colours, dashes, dressed, log_ticks
+from sparsefed.results.numbers import length, percent, significant
 
 if TYPE_CHECKING:
     import altair as alt
@@ -29,7 +29,17 @@ LINES = {  # of the probe runs
 STAGES = (PALETTE[0], PALETTE[2], PALETTE[4], PALETTE[5])
 
 
-def curve_chart(outcome: Outcome) -> alt.LayerChart:
+def when(stage: Stage) -> str:
+    """Return which model was sampled."""
+    return f"after {stage.rounds} round{'s' if stage.rounds > 1 else ''}" if stage.rounds else "at the start"
+
+
+def lost(outcome: ChooseKResult, value: float) -> str:
+    """Return what is lost, as a share or as a mass."""
+    return length(value) if outcome.asked.absolute else percent(value)
+
+
+def curve_chart(outcome: ChooseKResult) -> alt.LayerChart:
     """What top-k loses against k: a line a stage, the range of its samples around it, and the k's to compare."""
     import altair as alt
 
@@ -37,20 +47,20 @@ def curve_chart(outcome: Outcome) -> alt.LayerChart:
     limit = f"omega = {lost(outcome, outcome.asked.omega)}"
     marks = _curve_marks(outcome)
     strokes |= {limit: Stroke("#7f7f7f", (1, 2))} | {name: MARKS[kind] for name, (kind, _) in marks.items()}
-    color = _colors(strokes)
+    color = colours(strokes)
     x = _x([1, outcome.d])
     y = _y("Mass lost" if outcome.asked.absolute else "Share of the l1 mass lost", not outcome.asked.absolute)
     points = alt.Chart(alt.InlineData(values=_curve_points(outcome))).encode(x=x)
-    lines = points.mark_line(strokeWidth=2).encode(y=y, color=color, strokeDash=_dashes(strokes))
+    lines = points.mark_line(strokeWidth=2).encode(y=y, color=color, strokeDash=dashes(strokes))
     readable = points.mark_point(opacity=0, size=60, tooltip=alt.TooltipContent("data")).encode(y=y)
     across = alt.Chart(alt.InlineData(values=[{"line": limit, "value": outcome.asked.omega}]))
-    level = across.mark_rule(strokeWidth=1.5).encode(y=y, color=color, strokeDash=_dashes(strokes))
+    level = across.mark_rule(strokeWidth=1.5).encode(y=y, color=color, strokeDash=dashes(strokes))
     told = f"k = {outcome.k:,} loses at most {lost(outcome, outcome.asked.omega)} at every model that was sampled."
     layers = [*_bands(outcome, strokes, x), lines, level, _rules(marks, strokes, x), readable]
     return _dressed(layers, "What top-k loses", told, list(strokes))
 
 
-def probe_chart(outcome: Outcome) -> alt.LayerChart:
+def probe_chart(outcome: ChooseKResult) -> alt.LayerChart:
     """What the probe runs came to against k."""
     import altair as alt
 
@@ -63,16 +73,16 @@ def probe_chart(outcome: Outcome) -> alt.LayerChart:
     ]
     strokes = {name: stroke for name, (_, stroke) in LINES.items() if any(point["line"] == name for point in points)}
     strokes |= {name: MARKS[kind] for name, (kind, _) in marks.items()}
-    x, y, color = _x([probe.k for probe in outcome.probes]), _y("Accuracy", True), _colors(strokes)
+    x, y, color = _x([probe.k for probe in outcome.probes]), _y("Accuracy", True), colours(strokes)
     base = alt.Chart(alt.InlineData(values=points)).encode(x=x, y=y, color=color)
-    lines = base.mark_line(strokeWidth=2).encode(strokeDash=_dashes(strokes))
+    lines = base.mark_line(strokeWidth=2).encode(strokeDash=dashes(strokes))
     dots = base.mark_point(filled=True, size=60, opacity=1, tooltip=alt.TooltipContent("data"))
     best = outcome.knee
     told = f"The knee is at k = {best.k:,}." if best else "No run converged."
     return _dressed([lines, _rules(marks, strokes, x), dots], "What probe runs came to", told, list(strokes))
 
 
-def _curve_points(outcome: Outcome) -> list[dict[str, Any]]:
+def _curve_points(outcome: ChooseKResult) -> list[dict[str, Any]]:
     return [
         {"line": when(stage), K: k, "value": significant(mean), "least": significant(low), "most": significant(high)}
         for stage in outcome.stages
@@ -80,13 +90,13 @@ def _curve_points(outcome: Outcome) -> list[dict[str, Any]]:
     ]
 
 
-def _curve_marks(outcome: Outcome) -> dict[str, tuple[str, int]]:
+def _curve_marks(outcome: ChooseKResult) -> dict[str, tuple[str, int]]:
     marks = {f"chosen: {outcome.k:,}": ("chosen", outcome.k), f"paper: {outcome.paper_k:,}": ("paper", outcome.paper_k)}
     own = outcome.own_k
     return marks if own is None or own > outcome.d else {**marks, f"config: {own:,}": ("config", own)}
 
 
-def _probe_marks(outcome: Outcome) -> dict[str, tuple[str, int]]:
+def _probe_marks(outcome: ChooseKResult) -> dict[str, tuple[str, int]]:
     low, high = outcome.probes[0].k, outcome.probes[-1].k
     marks = {f"knee: {outcome.knee.k:,}": ("knee", outcome.knee.k)} if outcome.knee else {}
     inside = low <= outcome.k <= high
@@ -98,11 +108,11 @@ def _rules(marks: Mapping[str, tuple[str, int]], strokes: Mapping[str, Stroke], 
 
     rows = [{"line": name, K: k} for name, (_, k) in marks.items()]
     rules = alt.Chart(alt.InlineData(values=rows)).mark_rule(strokeWidth=1.5, tooltip=alt.TooltipContent("data"))
-    drawn: alt.Chart = rules.encode(x=x, color=_colors(strokes), strokeDash=_dashes(strokes))
+    drawn: alt.Chart = rules.encode(x=x, color=colours(strokes), strokeDash=dashes(strokes))
     return drawn
 
 
-def _bands(outcome: Outcome, strokes: Mapping[str, Stroke], x: alt.X) -> list[alt.Chart]:
+def _bands(outcome: ChooseKResult, strokes: Mapping[str, Stroke], x: alt.X) -> list[alt.Chart]:
     """The range of the samples of each stage, without a part in the legend, which would be as pale as they are."""
     import altair as alt
 
@@ -114,20 +124,6 @@ def _bands(outcome: Outcome, strokes: Mapping[str, Stroke], x: alt.X) -> list[al
         .encode(x=x, y="least:Q", y2="most:Q")
         for name, each in bands.items()
     ]
-
-
-def _colors(strokes: Mapping[str, Stroke]) -> alt.Color:
-    import altair as alt
-
-    scale = alt.Scale(domain=list(strokes), range=[stroke.color for stroke in strokes.values()])
-    return alt.Color("line:N", scale=scale)
-
-
-def _dashes(strokes: Mapping[str, Stroke]) -> alt.StrokeDash:
-    import altair as alt
-
-    scale = alt.Scale(domain=list(strokes), range=[list(stroke.dash) for stroke in strokes.values()])
-    return alt.StrokeDash("line:N", scale=scale)
 
 
 def _x(ks: Sequence[int]) -> alt.X:

@@ -16,6 +16,7 @@ from sparsefed.commands.reproduce.ledger import Row
 from sparsefed.commands.reproduce.load import load_paper
 from sparsefed.commands.reproduce.measures import measure
 from sparsefed.commands.reproduce.plan import FIXED, STRONGEST, Plan
+from sparsefed.reports.result import Report
 
 DNC = "DNC"
 OURS = (
@@ -28,7 +29,7 @@ FIXED_ATTACK = "Fixed attack: its parameters are as given, not tuned for each de
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Outcome(Report, described_by="sparsefed.commands.reproduce.document"):
     """All there is to tell of an exhibit at a scale."""
 
     exhibit: Exhibit

@@ -20,21 +20,16 @@ two objectives Ozaki et al. 2020, Multiobjective Tree-Structured Parzen Estimato
 
 from __future__ import annotations
 
-from sparsefed.commands.tune.document import html, save, scatter
+from sparsefed.commands.tune.document import progress, scatter, sentences
 from sparsefed.commands.tune.optimise import Standing, tune
 from sparsefed.commands.tune.space import search_space
-from sparsefed.commands.tune.text import front_table, sentences
 from sparsefed.commands.tune.trials import Outcome, Trial
-from sparsefed.commands.tune.view import TuneView
 
 __all__ = [
     "Outcome",
     "Standing",
     "Trial",
-    "TuneView",
-    "front_table",
-    "html",
-    "save",
+    "progress",
     "scatter",
     "search_space",
     "sentences",

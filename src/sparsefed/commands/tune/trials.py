@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from sparsefed.commands.tune.space import Space, with_params
 from sparsefed.config import Config
+from sparsefed.reports.result import Report
 
 Objective = Literal["both", "attack", "damage"]
 AIMS: Mapping[Objective, str] = {
@@ -35,7 +36,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Outcome(Report, described_by="sparsefed.commands.tune.document"):
     """A search as it stands."""
 
     config: Config  # the one that was given
