@@ -324,10 +324,8 @@ def test_every_text_can_be_read_on_what_it_stands_on(dark: bool) -> None:
 def test_heat_never_leaves_its_scale_and_escapes() -> None:
     hot, cold = (cell_html(TableCell("x", heat=heat)) for heat in (7.0, -1.0))
     assert "--heat:100%" in hot and "--heat:0%" in cold and "style" not in cell_html(TableCell("x"))
-    assert (
-        cell_html(TableCell("<b>", heat=0.5, under="<i>"))
-        == '<td style="--heat:50%">&lt;b&gt;<span class="under">&lt;i&gt;</span></td>'
-    )
+    both = cell_html(TableCell("<b>", heat=0.5, under="<i>"))
+    assert both == '<td style="--heat:50%">&lt;b&gt;<span class="under">&lt;i&gt;</span></td>'
 
 
 def test_sixty_runs_make_a_light_page_with_legends_that_can_be_read() -> None:

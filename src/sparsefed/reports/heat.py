@@ -33,7 +33,7 @@ def matrix_part(matrices: Sequence[Matrix]) -> Iterator[Block]:
     hostile = [matrix for matrix in matrices if matrix.attacked]
     yield from (Side(tuple(_tables(matrix))) for matrix in hostile if len(matrix.entries) > 1)
     if hostile:
-        yield note(RULE)
+        yield note(RULE, page_only=False)
 
 
 def _tables(matrix: Matrix) -> Iterator[Table]:

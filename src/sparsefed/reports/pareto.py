@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
+
+import altair as alt
 
 from sparsefed.reports.document import Table, TableCell, table
 from sparsefed.reports.lines import GREY, MARKS, PALETTE, dressed, marks, share_axis, stairs
 from sparsefed.results.matrix import Matrix
 from sparsefed.results.numbers import percent, significant, tenths
-
-if TYPE_CHECKING:
-    import altair as alt
 
 TEST, ATTACK, DEFENSE = "Test accuracy", "Attack accuracy", "Defense"
 KINDS = {"not beaten": (PALETTE[0], "circle"), "beaten in both": (GREY, "square")}
@@ -76,8 +75,6 @@ def fronts(matrices: Sequence[Matrix]) -> Iterator[alt.LayerChart]:
 
 def chart(points: Sequence[Point], title: str) -> alt.LayerChart:
     """Defenses by test and attack accuracy, the front as stairs."""
-    import altair as alt
-
     best = front(points)
     low, high = tenths([p.test for p in points])
     x = alt.X(**share_axis(TEST, low, high))
@@ -129,8 +126,6 @@ def _names(group: Sequence[Point]) -> str:
 
 def _labels(points: Sequence[Point], best: Sequence[Point], middle: float, high: float) -> Iterator[alt.Chart]:
     """Names beside the points, on the side where there is room; those that would meet are one."""
-    import altair as alt
-
     named = points if len(points) <= MOST_LABELS else best[:MOST_LABELS]
     width = 2 * (high - middle)
     sides: dict[Literal["left", "right"], list[Point]] = {

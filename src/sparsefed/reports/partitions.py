@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import altair as alt
 
 from sparsefed import config as configs
 from sparsefed import data
@@ -17,13 +19,11 @@ from sparsefed.core.errors import ConfigError, unknown
 from sparsefed.core.types import RunRecord
 from sparsefed.data.partitions.summary import WIDE, Portrait, Spread, portrait, unpacked
 from sparsefed.reports.document import Block, Document, Figure, Table, note, section, table
-from sparsefed.reports.lines import CONFIG, INK, PALETTE, SIZE, log_ticks
+from sparsefed.reports.lines import CONFIG, INK, PALETTE, SIZE
 from sparsefed.reports.pictures import FORMATS, picture, write
 from sparsefed.reports.to_html import page
+from sparsefed.results.numbers import log_ticks
 from sparsefed.results.summary import labels
-
-if TYPE_CHECKING:
-    import altair as alt
 
 TALL, LEAST, ROW = 480, 120, 18  # pixels: of the whole picture at most and at least, and of a class
 MOST_NAMED = 6  # runs that share a partition, by name
@@ -85,8 +85,6 @@ def facts(dealt: Dealt) -> dict[str, str]:
 
 def charts(dealt: Dealt) -> dict[str, alt.Chart]:
     """Devices against classes where examples have one, and sizes, each with a title of its own."""
-    import altair as alt
-
     told = _told(dealt.portrait)
     titles = {"devices": "Who owns which classes", "sizes": "How much the devices own"}
     parts = ({"devices": _mixtures(dealt)} if dealt.has_classes else {}) | {"sizes": _sizes(dealt.portrait)}
@@ -98,8 +96,6 @@ def charts(dealt: Dealt) -> dict[str, alt.Chart]:
 
 def chart(dealt: Dealt) -> alt.VConcatChart:
     """Devices against classes above, sizes below, as one picture."""
-    import altair as alt
-
     parts = ([_mixtures(dealt)] if dealt.has_classes else []) + [_sizes(dealt.portrait)]
     title = alt.Title(dealt.title, subtitle=_told(dealt.portrait))
     whole: alt.VConcatChart = alt.vconcat(*parts, spacing=28).properties(title=title).configure(**CONFIG, legend=LEGEND)
@@ -168,8 +164,6 @@ def _from_to(values: Spread) -> str:
 
 def _mixtures(dealt: Dealt) -> alt.Chart:
     """Devices against classes."""
-    import altair as alt
-
     of, classes = dealt.portrait, list(dealt.classes)
     cells = [
         {
@@ -197,8 +191,6 @@ def _mixtures(dealt: Dealt) -> alt.Chart:
 
 def _sizes(of: Portrait) -> alt.Chart:
     """How many devices own how many examples."""
-    import altair as alt
-
     wide = of.sizes[2] / of.sizes[0] > WIDE
     room = 0 if wide else max(0, 5 - len(of.bars))  # a lonely bar is no wall
     low, high = max(of.bars[0][0] - room, -0.5), of.bars[-1][1] + room

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import altair as alt
 
 from sparsefed.core.errors import ConfigError, RunError, unknown
 from sparsefed.core.types import RunRecord
@@ -23,9 +25,6 @@ from sparsefed.results.numbers import curve, duration, length, percent, perplexi
 from sparsefed.results.summary import SummaryRow, attacked, labels, progress, summary
 from sparsefed.results.twins import Comparison, compare
 from sparsefed.results.verdict import preliminary, told
-
-if TYPE_CHECKING:
-    import altair as alt
 
 RULES = (
     "Test and attack accuracy are those of the last evaluated round. Attack accuracy is the share of the attackers' "

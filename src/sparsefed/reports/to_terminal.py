@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 
 from rich.console import Console, RenderableType
@@ -10,6 +11,7 @@ from rich.table import Table as RichTable
 
 from sparsefed.reports.document import Bullets, Document, Paragraph, Table, TableCell, walk
 
+HEAD_WIDTH = 11
 COLOURS = {"good": "green", "fair": "yellow", "poor": "red"}
 
 
@@ -57,8 +59,10 @@ def rich_table(table: Table) -> RichTable:
     pairs = {i for i in shown if i + 1 < len(table.head) and table.head[i + 1].below}
     made = RichTable(title=escape(table.caption) or None, title_justify="left")
     for i in shown:
-        title = escape(table.head[i].title) + ("\n(paper)" if i in pairs else "")
         right = table.style == "numbers" and i > 0 and not table.head[i].left
+        # Heads of numbers are wrapped, so that names have the room that there is.
+        lines = textwrap.wrap(table.head[i].title, HEAD_WIDTH) if right else [table.head[i].title]
+        title = escape("\n".join([*lines, *(["(paper)"] if i in pairs else [])]))
         made.add_column(title, justify="right" if right else "left", overflow="fold")
     for row in table.rows:
         cells = (f"{_text(row[i])}\n({_text(row[i + 1])})" if i in pairs else _text(row[i]) for i in shown)

@@ -9,7 +9,9 @@ import math
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import altair as alt
 
 from sparsefed import config as configs
 from sparsefed.commands.audit.defense_specs import UNDEFENDED
@@ -31,9 +33,6 @@ from sparsefed.results.matrix import CALM, judged
 from sparsefed.results.numbers import duration, percent, points, significant, times, traffic
 from sparsefed.results.twins import compare
 from sparsefed.results.verdict import counted, listed
-
-if TYPE_CHECKING:
-    import altair as alt
 
 PAGE, NUMBERS, CONFIG = "audit.html", "audit.json", "recommended.toml"
 FORMAT, DIGITS = 1, 6  # of the JSON

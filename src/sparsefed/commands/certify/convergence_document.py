@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import altair as alt
 
 from sparsefed import config as configs
 from sparsefed.commands.certify.measured_convergence import Convergence
 from sparsefed.core import toml
 from sparsefed.reports import document as doc
-from sparsefed.reports.lines import INK, Stroke, colours, dashes, dressed, log_ticks
-from sparsefed.results.numbers import length, significant
+from sparsefed.reports.lines import INK, Stroke, colours, dashes, dressed
+from sparsefed.results.numbers import length, log_ticks, significant
 from sparsefed.theory.convergence import terms, worst_delta
-
-if TYPE_CHECKING:
-    import altair as alt
 
 GRADIENT = "‖∇f‖²"
 HEAD = ("Rounds", f"Least {GRADIENT} so far", "Bound, measured", "Bound, nothing measured", "As printed")
@@ -78,8 +77,6 @@ def _rows(found: Convergence) -> Iterator[tuple[doc.TableCell, ...]]:
 
 def chart(found: Convergence) -> alt.LayerChart:
     """Measured and promised against the number of rounds."""
-    import altair as alt
-
     lines, last = curves(found), len(found.deltas)
     even = sorted({round(last ** (i / MOST_POINTS)) for i in range(MOST_POINTS + 1)})
     looked = sorted({last, *(point.rounds + 1 for point in found.points[:-1])})
@@ -99,8 +96,6 @@ def chart(found: Convergence) -> alt.LayerChart:
 
 
 def _log(low: float, high: float) -> dict[str, Any]:
-    import altair as alt
-
     return {
         "axis": alt.Axis(format="~s" if low >= 1 else "~g", values=log_ticks(low, high)),
         "scale": alt.Scale(type="log", domain=[low, high], nice=False),
@@ -109,8 +104,6 @@ def _log(low: float, high: float) -> dict[str, Any]:
 
 def _start(found: Convergence, low: float, high: float) -> list[alt.Chart]:
     """A rule at the gradient of the first model, below which a bound says something."""
-    import altair as alt
-
     value = significant(found.points[0].gradient)
     if not low < value < high:
         return []
@@ -122,8 +115,6 @@ def _start(found: Convergence, low: float, high: float) -> list[alt.Chart]:
 
 
 def _dressed(drawn: alt.LayerChart, found: Convergence) -> alt.LayerChart:
-    import altair as alt
-
     told = f"Least {GRADIENT} measured {length(found.least[-1])}, bound {length(found.bound[-1])} at the end."
     title = alt.Title("What the theorem promises, and what a run does", subtitle=told)
     return dressed(drawn, title, list(STROKES))

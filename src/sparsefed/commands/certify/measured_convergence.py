@@ -37,8 +37,8 @@ from sparsefed.core.errors import ConfigError
 from sparsefed.core.round import Metrics, run_round
 from sparsefed.core.task import image_normaliser
 from sparsefed.core.types import Batch
-from sparsefed.reports.lines import log_ticks
 from sparsefed.reports.result import Report
+from sparsefed.results.numbers import log_ticks
 from sparsefed.theory.convergence import Descent, printed, sharp, worst_delta
 
 CHUNK = 4096  # examples at a time

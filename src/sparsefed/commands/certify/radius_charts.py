@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import altair as alt
 
 from sparsefed.commands.certify.accuracy import Accuracy
 from sparsefed.commands.certify.certificate import Certificate, written
@@ -14,9 +16,6 @@ from sparsefed.reports.lines import PALETTE, Stroke, colours, dashes, dressed
 from sparsefed.results.numbers import percent, significant
 from sparsefed.theory import radius
 from sparsefed.theory.threat_schedule import ThreatSchedule
-
-if TYPE_CHECKING:
-    import altair as alt
 
 MOST_ROUNDS = 24  # at which a radius is drawn: each is the certificate of a run that long
 Points = Sequence[tuple[float, float]]
@@ -40,8 +39,6 @@ def charts(found: Certificate) -> dict[str, alt.LayerChart]:
 
 def _radii(found: Certificate, capped: bool) -> alt.LayerChart:
     """log10 of a radius against the round, sparse and dense, with what clipping alone promises."""
-    import altair as alt
-
     protocols = {"sparse": found.protocols.sparse, "dense": found.protocols.dense}
     given = {name: protocol for name, protocol in protocols.items() if protocol is not None}
     bound = _best(found.route) if capped else _recursion
@@ -77,8 +74,6 @@ def _recursion(protocol: ThreatSchedule) -> float:
 
 
 def _accuracy(found: Accuracy) -> alt.LayerChart:
-    import altair as alt
-
     lines = {
         "certified accuracy": [(each.share, each.accuracy) for each in found.curve],
         "chance": [(found.curve[0].share, found.chance), (found.curve[-1].share, found.chance)],
@@ -99,8 +94,6 @@ def _lines(
     write: Callable[[float], str],
 ) -> alt.LayerChart:
     """Named curves with a dot and a tooltip at each point."""
-    import altair as alt
-
     names = list(lines)
     strokes = {name: SERIES.get(name, Stroke(PALETTE[i], (3, 2) if i else (1, 0))) for i, name in enumerate(names)}
     data: list[dict[str, Any]] = [

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import altair as alt
 
 from sparsefed.commands.choose_k.choice import Outcome as ChooseKResult
 from sparsefed.commands.choose_k.choice import Stage
-from sparsefed.reports.lines import PALETTE, Stroke, colours, dashes, dressed, log_ticks
-from sparsefed.results.numbers import length, percent, significant
-
-if TYPE_CHECKING:
-    import altair as alt
+from sparsefed.reports.lines import PALETTE, Stroke, colours, dashes, dressed
+from sparsefed.results.numbers import length, log_ticks, percent, significant
 
 K = "k"  # a field, an axis and a line of the tooltip
 MARKS = {  # upright rules, the same on both charts
@@ -41,8 +40,6 @@ def lost(outcome: ChooseKResult, value: float) -> str:
 
 def curve_chart(outcome: ChooseKResult) -> alt.LayerChart:
     """What top-k loses against k: a line a stage, the range of its samples around it, and the k's to compare."""
-    import altair as alt
-
     strokes = {when(stage): Stroke(STAGES[i % len(STAGES)], (1, 0)) for i, stage in enumerate(outcome.stages)}
     limit = f"omega = {lost(outcome, outcome.asked.omega)}"
     marks = _curve_marks(outcome)
@@ -62,8 +59,6 @@ def curve_chart(outcome: ChooseKResult) -> alt.LayerChart:
 
 def probe_chart(outcome: ChooseKResult) -> alt.LayerChart:
     """What the probe runs came to against k."""
-    import altair as alt
-
     marks = _probe_marks(outcome)
     points = [
         {"line": name, K: probe.k, "value": significant(value), name: percent(value)}
@@ -104,8 +99,6 @@ def _probe_marks(outcome: ChooseKResult) -> dict[str, tuple[str, int]]:
 
 
 def _rules(marks: Mapping[str, tuple[str, int]], strokes: Mapping[str, Stroke], x: alt.X) -> alt.Chart:
-    import altair as alt
-
     rows = [{"line": name, K: k} for name, (_, k) in marks.items()]
     rules = alt.Chart(alt.InlineData(values=rows)).mark_rule(strokeWidth=1.5, tooltip=alt.TooltipContent("data"))
     drawn: alt.Chart = rules.encode(x=x, color=colours(strokes), strokeDash=dashes(strokes))
@@ -114,8 +107,6 @@ def _rules(marks: Mapping[str, tuple[str, int]], strokes: Mapping[str, Stroke], 
 
 def _bands(outcome: ChooseKResult, strokes: Mapping[str, Stroke], x: alt.X) -> list[alt.Chart]:
     """The range of the samples of each stage, without a part in the legend, which would be as pale as they are."""
-    import altair as alt
-
     points = _curve_points(outcome)
     bands = {name: [point for point in points if point["line"] == name] for name in map(when, outcome.stages)}
     return [
@@ -127,8 +118,6 @@ def _bands(outcome: ChooseKResult, strokes: Mapping[str, Stroke], x: alt.X) -> l
 
 
 def _x(ks: Sequence[int]) -> alt.X:
-    import altair as alt
-
     low, high = min(ks), max(ks)
     if low == high:  # a domain must not be empty
         low, high = max(1, low // 2), 2 * high
@@ -137,14 +126,10 @@ def _x(ks: Sequence[int]) -> alt.X:
 
 
 def _y(title: str, share: bool) -> alt.Y:
-    import altair as alt
-
     if share:
         return alt.Y("value:Q", title=title, axis=alt.Axis(format=".0%"), scale=alt.Scale(domain=[0, 1]))
     return alt.Y("value:Q", title=title, axis=alt.Axis(format="~g"))
 
 
 def _dressed(layers: Sequence[alt.Chart], title: str, told: str, names: Sequence[str]) -> alt.LayerChart:
-    import altair as alt
-
     return dressed(alt.LayerChart(layer=list(layers)), alt.Title(title, subtitle=textwrap.wrap(told, 100)), names)

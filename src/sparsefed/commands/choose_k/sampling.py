@@ -20,7 +20,7 @@ from sparsefed.core.round import RoundSetup, ServerState, run_round, simulate
 from sparsefed.core.signatures import parameters
 from sparsefed.core.types import Block, Context, Defense, State, Step
 from sparsefed.defenses import DEFENSES, CommonOptions
-from sparsefed.reports.lines import log_ticks
+from sparsefed.results.numbers import log_ticks
 from sparsefed.theory import choice_of_k as choice
 from sparsefed.theory.choice_of_k import Choice, Curve, Draw, Gradient
 

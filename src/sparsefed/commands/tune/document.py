@@ -6,7 +6,9 @@ import textwrap
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import altair as alt
 
 from sparsefed import config as configs
 from sparsefed.commands.tune.optimise import Standing
@@ -17,9 +19,6 @@ from sparsefed.reports import document as doc
 from sparsefed.reports.lines import MARKS, dressed, marks, share_axis, stairs
 from sparsefed.reports.progress_view import Progress
 from sparsefed.results.numbers import percent, tenths, times
-
-if TYPE_CHECKING:
-    import altair as alt
 
 STRONGEST, PAGE = "strongest.toml", "tune.html"
 TRIAL, ATTACK, TEST, NORMS = "Trial", "Attack accuracy", "Test accuracy", "Attacker norm\u00a0/ honest norm"
@@ -151,8 +150,6 @@ def _read_for(outcome: TuneResult) -> str:
 
 def scatter(outcome: TuneResult) -> alt.LayerChart:
     """Draw all trials: attack accuracy over test accuracy, or, where there is only the latter, over their numbers."""
-    import altair as alt
-
     points = [_point(outcome, trial) for trial in outcome.trials if trial.test_accuracy is not None]
     points.sort(key=lambda point: -list(KINDS).index(point["kind"]))  # what matters is drawn last, on top
     if outcome.objective == "damage":
