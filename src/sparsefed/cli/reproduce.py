@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 
-from sparsefed.cli.app import app, console, saved_if_interrupted
+from sparsefed.cli.app import app, console, saved_if_interrupted, say, show_and_save
 
 
 class ScaleOption(StrEnum):
@@ -36,19 +37,25 @@ def reproduce(
     exit code is 2, and the same command tries it again.
     """
     from sparsefed.commands.reproduce import load as reading
-    from sparsefed.commands.reproduce import view
+    from sparsefed.commands.reproduce.comparison import outcome, rules
+    from sparsefed.commands.reproduce.document import listing
     from sparsefed.commands.reproduce.grid import plan
     from sparsefed.commands.reproduce.run import run_exhibits
+    from sparsefed.reports.progress_view import ProgressView
+    from sparsefed.reports.to_terminal import rich_table
     from sparsefed.sweeps import runner
 
     if list_only or not (name or all_):
-        console.print(view.list_table())
+        console.print(rich_table(listing()))
         return
     chosen = reading.names() if all_ else list(dict.fromkeys(name or []))
     plans = [plan(reading.load(each), scale.value) for each in chosen]
-    with saved_if_interrupted("Interrupted, saved. Go on with the same command."), view.ReproduceView(console) as shown:
-        ledger = run_exhibits(plans, out, runner.default_jobs() if jobs is None else jobs, shown.show)
-    for told in view.told(plans, out):
-        console.print(told, highlight=False, soft_wrap=isinstance(told, str))
+    with saved_if_interrupted("Interrupted, saved. Go on with the same command."), ProgressView(console) as view:
+        ledger = run_exhibits(plans, out, runner.default_jobs() if jobs is None else jobs, view.show)
+    results = [outcome(each, out) for each in plans]
+    for result in results:
+        show_and_save(result, out)
+    for rule in dict.fromkeys(rule for result in results for rule in rules(result)):
+        say(f"[dim]{escape(rule)}[/dim]")
     if failed := runner.failures(ledger, out):
         raise failed

@@ -12,6 +12,7 @@ from sparsefed.commands.reproduce.claims import HOLDS, NOT, PART, RULE, UNTESTED
 from sparsefed.commands.reproduce.exhibit import Exhibit, Paper, PaperRow
 from sparsefed.commands.reproduce.grid import ExhibitPlan, matches, scaled
 from sparsefed.commands.reproduce.load import load_paper
+from sparsefed.reports.result import Report
 from sparsefed.results.measures import measure
 from sparsefed.sweeps import ledger as results
 from sparsefed.sweeps.ledger import Row
@@ -28,7 +29,7 @@ FIXED_ATTACK = "Fixed attack: its parameters are as given, not tuned for each de
 
 
 @dataclass(frozen=True)
-class ExhibitResult:
+class ExhibitResult(Report, described_by="sparsefed.commands.reproduce.document"):
     """All there is to tell of an exhibit at a scale."""
 
     exhibit: Exhibit

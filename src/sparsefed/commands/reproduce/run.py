@@ -9,9 +9,9 @@ from typing import Any
 from sparsefed.commands.reproduce.exhibit import Exhibit
 from sparsefed.commands.reproduce.grid import ExhibitPlan
 from sparsefed.config import resolve
+from sparsefed.core.progress import OnProgress
 from sparsefed.sweeps import ledger as results
 from sparsefed.sweeps.ledger import Ledger, Row
-from sparsefed.sweeps.progress import OnProgress
 from sparsefed.sweeps.runner import run_plans
 
 
