@@ -26,10 +26,10 @@ from benchmarks.timing import spread
 from sparsefed import runs
 from sparsefed.commands.reproduce import load as reading
 from sparsefed.commands.reproduce.grid import plan
+from sparsefed.core.progress import Progress
 from sparsefed.sweeps import ledger as results
 from sparsefed.sweeps.plan import SweepPlan
 from sparsefed.sweeps.pool import cores
-from sparsefed.sweeps.progress import SweepProgress
 from sparsefed.sweeps.runner import run_plans
 
 CAPTION = (
@@ -73,8 +73,8 @@ class _Stopwatch:
     def __init__(self) -> None:
         self.began, self.first = time.monotonic(), 0.0
 
-    def watch(self, standing: SweepProgress) -> None:
-        if not self.first and (standing.ended or any(each.round for each in standing.running)):
+    def watch(self, reached: Progress) -> None:
+        if not self.first and (reached.line or any(each.done for each in reached.running)):
             self.first = time.monotonic()
 
 

@@ -21,13 +21,12 @@ from sparsefed.core.types import RunRecord
 from sparsefed.data.partitions.partition import one_class
 from sparsefed.data.partitions.summary import packed, portrait
 from sparsefed.reports import charts, html, save, verdict
-from sparsefed.reports.heat import heat
+from sparsefed.reports.document import Document, Fold, TableCell, section, table
 from sparsefed.reports.lines import MOST_IN_ALL
-from sparsefed.reports.markup import folded, table
 from sparsefed.reports.pareto import Point, front, worst_cases
 from sparsefed.reports.partitions import Dealt
 from sparsefed.reports.partitions import html as partition_page
-from sparsefed.reports.shell import page, section
+from sparsefed.reports.to_html import blocks_html, cell_html, page
 from sparsefed.reports.tradeoff import sweeps
 from sparsefed.results.matrix import NO_ATTACK, Matrix, judged, judgements, matrices
 from tests.support.pages import BROWSER, Page, Text, browser, luminance
@@ -285,7 +284,7 @@ def test_pages_are_built_for_those_who_hear_them(whole: str) -> None:
 
 def test_a_page_without_charts_carries_no_library() -> None:
     empty = section("Nothing")
-    made = page("A <title>", "lead & more", [section("One", table("t", ("a", "b"), [("x", "1")])), empty])
+    made = page(Document("A <title>", "lead & more", (section("One", table("t", ("a", "b"), [("x", "1")])), empty)))
     assert len(made) < 20_000 and "vega-bundle" not in made and "<nav" not in made and "Nothing" not in made
     assert "<h1>A &lt;title&gt;</h1>" in made and "<p>lead &amp; more</p>" in made
     check_structure(Text.of(made))
@@ -324,8 +323,10 @@ def test_every_text_can_be_read_on_what_it_stands_on(dark: bool) -> None:
 
 
 def test_heat_never_leaves_its_scale_and_escapes() -> None:
-    assert "--heat:100%" in heat("x", 7.0) and "--heat:0%" in heat("x", -1.0) and "style" not in heat("x", None)
-    assert heat("<b>", 0.5, "<i>") == '<td style="--heat:50%">&lt;b&gt;<span class="under">&lt;i&gt;</span></td>'
+    hot, cold = (cell_html(TableCell("x", heat=heat)) for heat in (7.0, -1.0))
+    assert "--heat:100%" in hot and "--heat:0%" in cold and "style" not in cell_html(TableCell("x"))
+    both = cell_html(TableCell("<b>", heat=0.5, under="<i>"))
+    assert both == '<td style="--heat:50%">&lt;b&gt;<span class="under">&lt;i&gt;</span></td>'
 
 
 def test_sixty_runs_make_a_light_page_with_legends_that_can_be_read() -> None:
@@ -449,4 +450,4 @@ def test_the_page_in_the_documentation_can_be_made() -> None:
 
 
 def test_folds_are_real_ones() -> None:
-    assert folded("More <", "x") == '<details class="fold"><summary>More &lt;</summary>x</details>'
+    assert blocks_html([Fold("More <", ())]) == '<details class="fold"><summary>More &lt;</summary></details>'

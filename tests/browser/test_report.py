@@ -23,7 +23,7 @@ from sparsefed.core.types import RunRecord
 from sparsefed.reports import charts, html, save, summary, verdict
 from sparsefed.reports.lines import MOST_POINTS, PALETTE
 from sparsefed.reports.run_charts import WHO
-from sparsefed.reports.shell import script_json
+from sparsefed.reports.to_html import script_json
 from sparsefed.results.numbers import binned, curve, picked
 from tests.support.pages import BROWSER, BROWSERS, Page, Text, browser, luminance
 from tests.support.records import demo, evaluated, plausible, record

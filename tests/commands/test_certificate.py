@@ -21,12 +21,12 @@ from sparsefed.attacks import Attack, Goal, Knowledge
 from sparsefed.commands import certify as certificate
 from sparsefed.commands.certify import Certificate
 from sparsefed.commands.certify.bounds import power, written
-from sparsefed.commands.certify.document import html
 from sparsefed.core import toml
 from sparsefed.core.errors import ConfigError, RunError
 from sparsefed.core.metrics import distances
 from sparsefed.core.round import simulate
 from sparsefed.core.schedule import triangular
+from sparsefed.reports.pictures import write
 from sparsefed.theory import radius
 from sparsefed.theory.lipschitz import clip_free, softmax_growth, softmax_layer
 from sparsefed.theory.threat_schedule import Line, ThreatSchedule, growth
@@ -206,10 +206,10 @@ def test_every_number_says_whether_it_is_a_bound(
 ) -> None:
     found = certificate.certify(written_to(tmp_path, SMALL), **question)
     assert found.status == status
-    told = certificate.as_json(found)
+    told = json.loads(found.to_json())
     assert {field: told["sparse"]["radii"][field]["is_bound"] for field in bounds} == bounds
     assert told["is_certificate"] == (status != "estimate")
-    page, title = html(found), told["title"]
+    page, title = found.to_html(), told["title"]
     assert page.count(title) >= 3 and found.verdict[0] == f"{title}: mine."
     assert ("Estimate, not a certificate" in page) == (status == "estimate")
     assert "closed form is NOT a bound" in page
@@ -320,7 +320,7 @@ def test_an_unfinished_run_is_certified_for_the_rounds_done(tmp_path: Path) -> N
     runs.execute(tmp_path / "run", experiment.begin(), lambda state: islice(experiment.reports(state), 5), 5)
     found = certificate.certify(tmp_path / "run")
     assert not found.source.finished and len(found.protocols.own.lines) == 5
-    assert "the rounds done" in found.verdict[1] and "Preliminary" in html(found)
+    assert "the rounds done" in found.verdict[1] and "Preliminary" in found.to_html()
     whole = certificate.certify(tmp_path / "mine.toml")
     assert found.protocols.own.lines == whole.protocols.own.lines[:5]
 
@@ -434,7 +434,7 @@ ATTACKED = ("--set", "attack.name=pgd", "--set", "attack.auxiliary=20", "--set",
 @pytest.mark.skipif(BROWSER is None, reason="no browser on PATH")
 def test_the_page_is_drawn_offline_without_a_complaint(folder: Path, tmp_path: Path) -> None:
     found: Certificate = certificate.certify(folder / "runs/linear", share=0.001)
-    page = certificate.save(found, tmp_path / "page.html")
+    page = write(tmp_path / "page.html", found.to_html().encode())
     with browser(tmp_path / "profile") as tab:
         for width, scheme in ((1280, "light"), (390, "dark")):
             tab.open(page, width=width, scheme=scheme)

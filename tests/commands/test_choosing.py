@@ -26,13 +26,13 @@ from sparsefed.commands import choose_k as choosing
 from sparsefed.commands.choose_k import ChooseKResult, Probe
 from sparsefed.commands.choose_k.k_charts import curve_chart, probe_chart
 from sparsefed.commands.choose_k.sampling import grid, without_topk
-from sparsefed.commands.choose_k.text import as_json
-from sparsefed.commands.common import Progress
 from sparsefed.config import Config
 from sparsefed.core import toml
 from sparsefed.core.engine import Cohort, LocalStep
 from sparsefed.core.errors import ConfigError, RunError
+from sparsefed.core.progress import Progress
 from sparsefed.core.types import Defense
+from sparsefed.reports.progress_view import ProgressView
 from tests.support import reference
 from tests.support.pages import BROWSER, browser
 from tests.support.processes import Nursery, Server
@@ -177,7 +177,7 @@ def test_interrupted_while_training_it_goes_on_and_comes_to_the_same(
     seen: list[Progress] = []
     outcome = choosing.measure(small(), asked, tmp_path, seen.append)
     assert [each.title for each in seen].count("training to round 4") == 2  # of 4
-    assert as_json(outcome) == as_json(plain[0])
+    assert outcome.to_json() == plain[0].to_json()
     seen.clear()
     choosing.measure(small(), asked, tmp_path, seen.append)
     assert not any("training" in each.title for each in seen)
@@ -471,11 +471,11 @@ def test_the_charts_hold_the_curve_and_the_probes(plain: tuple[ChooseKResult, Pa
 
 def test_the_page_tells_all_of_it(plain: tuple[ChooseKResult, Path]) -> None:
     outcome = with_probes(plain[0])
-    page = choosing.html(outcome)
+    page = outcome.to_html()
     assert page.count('scope="row"') == 10 + 3  # 1, 2, 5, ..., 500 and d; the probes
     assert page.count(">knee<") == 1 and "--set defense.k=50" in page
     assert 'class="verdict">Knee of the probe runs' in page
-    assert choosing.html(plain[0]).count("data-chart=") == 1 < page.count("data-chart=") == 2
+    assert plain[0].to_html().count("data-chart=") == 1 < page.count("data-chart=") == 2
 
 
 def test_masses_are_told_as_masses(tmp_path: Path) -> None:
@@ -483,7 +483,7 @@ def test_masses_are_told_as_masses(tmp_path: Path) -> None:
     said = " ".join(choosing.sentences(outcome))
     assert "loses at most 0.25 of the l1 mass" in said and "memory" not in said
     assert outcome.stages[0].chosen.lost <= 0.25
-    assert choosing.html(outcome).count("data-chart=") == 1
+    assert outcome.to_html().count("data-chart=") == 1
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no browser on PATH")
@@ -502,11 +502,11 @@ def test_the_page_is_drawn_offline_without_a_complaint(probed: tuple[str, Path],
 
 def test_the_view_says_what_is_done() -> None:
     output = io.StringIO()
-    with choosing.ChoiceView(Console(file=output, width=100)) as view:
+    with ProgressView(Console(file=output, width=100)) as view:
         for doing in ("sampling after 0 rounds", "sampling after 0 rounds", "training to round 4"):
-            view.show(Progress(doing, 1, 9))
+            view.show(Progress(doing, 1, 9, line=f"{doing} ..."))
     assert output.getvalue() == "sampling after 0 rounds ...\ntraining to round 4 ...\n"
     terminal = io.StringIO()
-    with choosing.ChoiceView(Console(file=terminal, width=100, force_terminal=True)) as view:
+    with ProgressView(Console(file=terminal, width=100, force_terminal=True)) as view:
         view.show(Progress("sampling after 0 rounds", 3, 9))
-    assert "3/9 rounds" in terminal.getvalue() and "left" in terminal.getvalue()
+    assert "3/9" in terminal.getvalue() and "sampling after 0 rounds" in terminal.getvalue()

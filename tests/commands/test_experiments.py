@@ -18,7 +18,6 @@ from sparsefed.commands.reproduce import grid
 from sparsefed.commands.reproduce import load as reading
 from sparsefed.commands.reproduce.claims import HOLDS, NOT, PART, UNTESTED, judge
 from sparsefed.commands.reproduce.comparison import body, columns, outcome
-from sparsefed.commands.reproduce.document import html, save
 from sparsefed.commands.reproduce.exhibit import Exhibit
 from sparsefed.commands.reproduce.exhibit_charts import charts, together
 from sparsefed.commands.reproduce.grid import plan
@@ -321,7 +320,7 @@ def test_a_formula_is_an_exhibit(tmp_path: Path) -> None:
     found = outcome(one, tmp_path)
     assert len(found.rows) == len(ensembles.SIZES) * len(ensembles.SHARES)
     assert found.judged[0].verdict == PART  # 68 of 10 000 are 0.68 %
-    save(found, tmp_path)
+    found.save(tmp_path)
     svg = (tmp_path / "bounds.paper.svg").read_text()
     assert all(f">ensemble {share}<" in svg for share in ensembles.SHARES) and "100k" in svg
 
@@ -380,7 +379,7 @@ def test_a_heat_map_tells_what_the_paper_has_and_who_did_not_converge(tmp_path: 
 
 def test_a_page_tells_verdicts_numbers_and_what_was_scaled(tmp_path: Path) -> None:
     found = shown(tiny(), tmp_path)
-    text = html(found)
+    text = found.to_html()
     for part in (
         "Of 1 claim, 1 holds.",
         "SparseFed has the lowest attack accuracy",
@@ -393,7 +392,7 @@ def test_a_page_tells_verdicts_numbers_and_what_was_scaled(tmp_path: Path) -> No
         "at least 2 seeds",
     ):
         assert part in text, part
-    written = save(found, tmp_path)
+    written = found.save(tmp_path)
     assert {path.suffix for path in written} == {".html", ".png", ".svg"}
     assert all(path.stat().st_size > 3000 for path in written)
 

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from sparsefed import config as configs
 from sparsefed.commands.certify import Certificate, certify, measure_convergence
 from sparsefed.commands.choose_k import choose_k
-from sparsefed.commands.common import Progress
-from sparsefed.commands.tune import TuneProgress, tune
+from sparsefed.commands.tune import tune
 from sparsefed.core.errors import ConfigError
+from sparsefed.core.progress import Progress
 from sparsefed.core.rng import rng
 from sparsefed.simulation import Simulation
 
@@ -60,7 +60,7 @@ def own_simulation(**more: Any) -> Simulation:
 
 
 def test_tune_takes_a_table_and_gives_records() -> None:
-    seen: list[TuneProgress] = []
+    seen: list[Progress] = []
     result = tune(TINY, trials=2, space=["step=0.01:1"], on_progress=seen.append)
     assert [trial.number for trial in result.trials] == [0, 1] and seen[-1].done == seen[-1].total == 2
     first, second = result.records()

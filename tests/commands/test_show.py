@@ -24,6 +24,7 @@ from sparsefed.data.partitions.skewed import c_class, dirichlet
 from sparsefed.data.partitions.summary import MOST_BARS, MOST_DEVICES, bars, packed, portrait, unpacked
 from sparsefed.reports import partitions
 from sparsefed.reports.partitions import Dealt, chart, facts, save
+from sparsefed.reports.to_html import blocks_html
 
 LABELS = np.arange(120) % 3
 NAMES = ("cat", "dog", "<b>owl</b>")
@@ -101,7 +102,7 @@ def test_a_damaged_portrait_is_gone_without(damage: dict[str, Any]) -> None:
     for broken in ({**whole, **damage}, *others):
         assert unpacked(broken, 3) is None
         run = RunRecord("a", {}, {"task": {"classes": list(NAMES), "partition": broken}}, ())
-        assert partitions.portraits([run]) == ""
+        assert list(partitions.portraits([run])) == []
 
 
 def test_a_run_notes_who_owns_what_and_a_report_draws_it_without_the_data() -> None:
@@ -114,10 +115,11 @@ def test_a_run_notes_who_owns_what_and_a_report_draws_it_without_the_data() -> N
     asked = partitions.deal(table)
     assert drawn is not None and drawn.title == asked.title == "digits dealt c_class (classes_per_device = 2)"
     assert facts(drawn) == facts(asked) and len(drawn.portrait.chosen) == 60
-    page = partitions.portraits([run, run])
+    page = blocks_html(partitions.portraits([run, run]))
     assert page.count("<figure>") == 2 and page.count("90 devices own") == 3  # once told, and in each text alternative
     other = RunRecord("b", {"data": {"name": "other", "partition": "iid"}}, run.manifest, ())
-    assert ", in a: " in partitions.portraits([run, other]) and ", in b: " in partitions.portraits([run, other])
+    both = blocks_html(partitions.portraits([run, other]))
+    assert ", in a: " in both and ", in b: " in both
 
 
 @given(st.lists(st.one_of(st.integers(1, 30), st.integers(1, 10**6)), min_size=1, max_size=60))

@@ -13,9 +13,9 @@ import torch
 import sparsefed
 from sparsefed import config as configs
 from sparsefed.core.errors import ConfigError, RunError
+from sparsefed.core.progress import Progress
 from sparsefed.simulation import Simulation
 from sparsefed.sweeps.pool import LocalPool, Pool
-from sparsefed.sweeps.progress import SweepProgress
 from sparsefed.sweeps.result import SweepResult
 from sparsefed.sweeps.sweep import sweep
 
@@ -86,13 +86,13 @@ def test_live_objects_are_run_in_this_process_and_failures_do_not_stop_others(
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 3))
     given: dict[str, Any] = {"data": (x, y, x, y), "devices": 12, "rounds": 2, "cohort": 4}
     good = Simulation(model, partition="iid", **given)
-    seen: list[SweepProgress] = []
+    seen: list[Progress] = []
     config = good.config
     bad = config.model_copy(update={"defense": config.defense.model_copy(update={"name": "sparsefed", "k": 10**6})})
     result = sweep({"good": good, "bad": bad}, folder=tmp_path, on_progress=seen.append)
     assert [each["status"] for each in result.records()] == ["done", "failed"]
     assert result.problem is not None and "1000000" in str(result.problem)
-    assert (seen[-1].done, seen[-1].failed, seen[-1].total) == (1, 1, 2)
+    assert (seen[-1].done, seen[-1].fields, seen[-1].total) == (2, {"failed": "1"}, 2)
     with pytest.raises(RunError, match="cells failed"):
         sweep([bad])
 

@@ -27,13 +27,16 @@ from sparsefed import reports as report
 from sparsefed import runs
 from sparsefed.attacks import ATTACKS, NEEDS, Attack, Attacker, Goal, Knowledge, attack_info
 from sparsefed.commands import tune
-from sparsefed.commands.tune import Trial, TuneProgress, TuneResult
+from sparsefed.commands.tune import Trial, TuneResult
 from sparsefed.commands.tune import trials as outcomes
 from sparsefed.commands.tune.space import Categories, Range, holds, own_params, search_space, with_params
 from sparsefed.config import Config
 from sparsefed.core import toml
 from sparsefed.core.errors import ConfigError, RunError
+from sparsefed.core.progress import Progress
 from sparsefed.core.rng import rng
+from sparsefed.reports.progress_view import ProgressView
+from sparsefed.reports.to_terminal import tables
 from tests.support.pages import BROWSER, browser
 from tests.support.processes import Command, Nursery, Server
 
@@ -72,7 +75,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[TuneResult, Path]:
     """A search long enough for the sampler to have begun to learn (ten trials are drawn at random)."""
     folder = tmp_path_factory.mktemp("tuned")
     outcome = tune.tune(small(), trials=13, folder=folder)
-    tune.save(outcome, folder)
+    outcome.save(folder)
     return outcome, folder
 
 
@@ -151,8 +154,8 @@ def test_what_is_tried_stays_in_the_space(tuned: tuple[TuneResult, Path]) -> Non
 def test_interrupted_and_continued_it_is_the_same_search(tuned: tuple[TuneResult, Path], tmp_path: Path) -> None:
     """Ctrl-C in the eleventh trial, when the sampler learns already, and go on."""
 
-    def interrupt(standing: TuneProgress) -> None:
-        if standing.done == 10 and standing.share > 0.4:
+    def interrupt(reached: Progress) -> None:
+        if 10.4 < reached.done < 11:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -196,8 +199,8 @@ def test_another_seed_is_another_search(tuned: tuple[TuneResult, Path], tmp_path
 
 
 def test_a_folder_is_one_process_at_a_time(tmp_path: Path) -> None:
-    def meddle(standing: TuneProgress) -> None:
-        if standing.share > 0:
+    def meddle(reached: Progress) -> None:
+        if reached.done > 0:
             tune.tune(small(), trials=1, folder=tmp_path)
 
     with pytest.raises(RunError, match="another process is working on"):
@@ -222,8 +225,8 @@ def test_a_database_that_is_damaged_or_fails_is_one_sentence(tmp_path: Path) -> 
         tune.tune(small(), trials=1, folder=tmp_path)
     (tmp_path / "study.db").unlink()
 
-    def destroy(standing: TuneProgress) -> None:
-        if standing.share > 0.4:
+    def destroy(reached: Progress) -> None:
+        if reached.done > 0.4:
             with sqlite3.connect(tmp_path / "study.db") as connection:
                 connection.execute("drop table if exists trial_user_attributes")
             connection.close()
@@ -333,7 +336,7 @@ def test_an_attack_without_a_goal_is_tuned_for_damage(tmp_path: Path) -> None:
     )
     assert outcome.trials[0].test_accuracy is not None and outcome.strongest.test_accuracy is not None
     assert outcome.strongest.test_accuracy < outcome.trials[0].test_accuracy - 0.2
-    paths = tune.save(outcome, tmp_path)
+    paths = outcome.save(tmp_path)
     assert configs.read(paths[0]).attack == outcome.tuned.attack
     assert "Strongest is the lowest test accuracy" in paths[0].read_text()
 
@@ -460,7 +463,7 @@ def printed(thing: object) -> str:
 
 def test_the_table_shows_the_front(tuned: tuple[TuneResult, Path]) -> None:
     outcome, _ = tuned
-    text = printed(tune.front_table(outcome))
+    text = printed(next(tables(outcome.document())))
     rows = [line for line in text.splitlines() if line.startswith("│") and line.split("│")[1].strip()]
     assert [int(row.split("│")[1]) for row in rows] == [trial.number for trial in outcome.front]
     assert f"{100 * (outcome.front[0].attack_accuracy or 0):.1f}%" in rows[0] and "×" in rows[0]
@@ -503,17 +506,17 @@ def test_the_view_says_how_far_it_is_and_what_is_best() -> None:
     best = Trial(0, {}, "finished", 12, 0.5, 0.75)
     lost = Trial(1, {}, "pruned", 4, 0.1, 0.2)
     output = io.StringIO()
-    with tune.TuneView(Console(file=output, width=100), 4) as view:
-        view.show(TuneProgress(0, 4, 0.0, None))
-        view.show(TuneProgress(0, 4, 0.5, None))
-        view.show(TuneProgress(1, 4, 0.0, best, best))
-        view.show(TuneProgress(2, 4, 0.0, best, lost))
+    with ProgressView(Console(file=output, width=100)) as view:
+        view.show(tune.progress(0, 4, None))
+        view.show(tune.progress(0.5, 4, None))
+        view.show(tune.progress(1, 4, best, best))
+        view.show(tune.progress(2, 4, best, lost))
     first, second = output.getvalue().splitlines()
     assert first.startswith("trial 1/4: attack 50.0% test 75.0%; best attack 50.0% test 75.0%; ")
     assert second.startswith("trial 2/4: pruned; best attack 50.0% test 75.0%; ") and second.endswith(" left")
     terminal = io.StringIO()
-    with tune.TuneView(Console(file=terminal, width=100, force_terminal=True), 4) as view:
-        view.show(TuneProgress(1, 4, 0.5, best))
+    with ProgressView(Console(file=terminal, width=100, force_terminal=True)) as view:
+        view.show(tune.progress(1.5, 4, best))
     assert "1/4" in terminal.getvalue() and "best attack 50.0%" in terminal.getvalue()
 
 

@@ -59,7 +59,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("twins")
     (folder / "a.toml").write_text(CONFIG)
     code, told = invoke("run", str(folder / "a.toml"), "--twins", "--out", str(folder / "a"))
-    assert code == 0 and "Beside the runs without attackers" in told
+    assert code == 0 and "Runs under attack" in told
     return [folder / name for name in ("a", "a-unattacked", "a-plain")]
 
 

@@ -21,14 +21,15 @@ from rich.console import Console
 
 from sparsefed.commands.reproduce import load as reading
 from sparsefed.commands.reproduce.grid import plan
-from sparsefed.commands.reproduce.view import ReproduceView
 from sparsefed.core.errors import ConfigError, RunError
+from sparsefed.core.progress import AtWork, Progress
 from sparsefed.core.rng import rng
+from sparsefed.reports.progress_view import ProgressView
 from sparsefed.sweeps import ledger as results
 from sparsefed.sweeps import pool, runner
+from sparsefed.sweeps.clock import Clock
 from sparsefed.sweeps.ledger import Ledger
 from sparsefed.sweeps.plan import SweepPlan
-from sparsefed.sweeps.progress import Clock, RunningCell, SweepProgress
 from sparsefed.sweeps.runner import failures, run_plans
 from sparsefed.sweeps.worker import ABANDONED
 from tests.support.exhibits_tiny import TINY
@@ -174,8 +175,8 @@ def _forked(out: Path) -> tuple[int, int]:
         os._exit(0)
 
 
-def _say(mouth: int, standing: SweepProgress) -> None:
-    if standing.ended or any(each.round for each in standing.running):
+def _say(mouth: int, reached: Progress) -> None:
+    if reached.line or any(each.done for each in reached.running):
         os.write(mouth, b".")
 
 
@@ -234,8 +235,8 @@ def test_a_worker_whose_input_ends_ends(tmp_path: Path) -> None:
 
 
 def test_interrupted_politely_it_saves_what_it_has(tmp_path: Path) -> None:
-    def watch(standing: SweepProgress) -> None:
-        if any(each.round for each in standing.running):
+    def watch(reached: Progress) -> None:
+        if any(each.done for each in reached.running):
             raise KeyboardInterrupt
 
     text = TINY.replace("set.rounds = 24", "set.rounds = 4000").replace(
@@ -274,7 +275,7 @@ def test_a_cell_that_fails_does_not_stop_the_others(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[2]), *sys.path]))
     one = planned(FAILING, "failing")
     ended: list[str] = []
-    ledger = run_plans([one], tmp_path, jobs=1, on_progress=lambda standing: ended.append(standing.ended))
+    ledger = run_plans([one], tmp_path, jobs=1, on_progress=lambda reached: ended.append(reached.line))
     rows = results.read(tmp_path / "failing.smoke.jsonl")
     assert [(row["cell"]["model"], row["status"]) for row in rows] == [
         (model, status)
@@ -370,13 +371,14 @@ def test_time_left_does_not_double_while_a_worker_is_between_two_cells(tmp_path:
 
 def test_a_view_shows_cells_rounds_and_time_left() -> None:
     screen, paper = io.StringIO(), io.StringIO()
-    running = (RunningCell("tiny · One · Clipping · seed 0", 12, 24),)
-    standing = SweepProgress(3, 1, 18, running, 75.0, "tiny · One · SparseFed · seed 1: done")
+    running = (AtWork("tiny · One · Clipping · seed 0", 12, 24),)
+    line = "tiny · One · SparseFed · seed 1: done"
+    reached = Progress("cells", 4, 18, running, {"failed": "1"}, 75.0, line, unit="cell")
     for stream, terminal in ((screen, True), (paper, False)):
-        with ReproduceView(Console(file=stream, force_terminal=terminal, width=120)) as view:
-            view.show(dataclasses.replace(standing, ended=""))
-            view.show(standing)
-            view._progress.refresh()
-    for part in ("4/18", "1 failed", "12/24", "Clipping · seed 0", "1 min 15 s left"):
+        with ProgressView(Console(file=stream, force_terminal=terminal, width=120)) as view:
+            view.show(dataclasses.replace(reached, line=""))
+            view.show(reached)
+            view._bars.refresh()
+    for part in ("4/18", "failed 1", "12/24", "Clipping · seed 0", "1 min 15 s left"):
         assert part in screen.getvalue(), part
     assert paper.getvalue() == "cell 4/18: tiny · One · SparseFed · seed 1: done; 1 min 15 s left\n"

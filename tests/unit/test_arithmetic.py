@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
+from sparsefed.commands.reproduce import document
 from sparsefed.commands.reproduce import load as reading
-from sparsefed.commands.reproduce import view
 from sparsefed.commands.reproduce.grid import plan
 from sparsefed.commands.reproduce.run import run_exhibits
 from sparsefed.core import dtypes as arithmetic
@@ -87,5 +87,5 @@ def test_the_runner_says_it_for_its_workers(
 
 @pytest.mark.parametrize("there", [True, False])
 def test_the_list_of_exhibits_says_whose_minutes_it_tells(there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(view, "has_bfloat16", lambda: there)
-    assert view.list_table().caption == (None if there else view.SLOWER)
+    monkeypatch.setattr(document, "has_bfloat16", lambda: there)
+    assert document.listing().caption == ("" if there else document.SLOWER)

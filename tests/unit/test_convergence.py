@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,7 @@ from sparsefed.core.rng import rng
 from sparsefed.core.types import Context
 from sparsefed.defenses import build
 from sparsefed.kernels import as_blocks
+from sparsefed.reports.document import Table
 from sparsefed.reports.pictures import picture
 from sparsefed.results.numbers import length
 from sparsefed.theory.convergence import Descent, corollary, derived, memories, printed, sharp, terms, worst_delta
@@ -402,12 +405,14 @@ def test_the_default_momentum_is_refused() -> None:
 # --- told ------------------------------------------------------------------------------------------------------------
 
 
-def test_the_page_tells_what_was_found(found: Convergence) -> None:
-    text = convergence_page.html(found)
-    assert "<h1>SparseFed convergence</h1>" in text
-    for row in convergence_page.rows(found):
-        assert all(f"<td>{cell}</td>" in text for cell in row[1:])
-    assert [row[0] for row in convergence_page.rows(found)] == ["1", "2", "5", "10", "20", "50", "100", "200", "400"]
+def test_the_page_tells_what_was_found(found: Convergence, tmp_path: Path) -> None:
+    page, numbers = found.save(tmp_path / "new")
+    text = page.read_text()
+    assert "<h1>SparseFed convergence</h1>" in text and json.loads(numbers.read_text())["title"] in text
+    rows = next(block.rows for block in found.document().sections[0].blocks if isinstance(block, Table))
+    for row in rows:
+        assert all(f"<td>{cell.text}</td>" in text for cell in row[1:])
+    assert [row[0].text for row in rows] == ["1", "2", "5", "10", "20", "50", "100", "200", "400"]
     said = convergence_page.sentences(found)
     assert f"at most {length(found.bound[-1])} with what was measured" in said[0]
     assert f"from round {found.says_something_from(found.bound)} on with what was measured" in said[1]

@@ -6,11 +6,14 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
+
+if TYPE_CHECKING:
+    from sparsefed.reports.result import Report
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -48,6 +51,15 @@ def say(line: str) -> None:
 def wrote(path: Path, shown: Console = console) -> None:
     """Tell of a file."""
     shown.print(f"wrote [bold]{escape(str(path))}[/bold]", highlight=False, soft_wrap=True)
+
+
+def show_and_save(result: Report, folder: Path) -> None:
+    """Show a result on the terminal, write its files, and tell of them."""
+    from sparsefed.reports.to_terminal import show
+
+    show(result.document(), console)
+    for path in result.save(folder):
+        wrote(path)
 
 
 @contextmanager

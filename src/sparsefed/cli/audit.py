@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 
-from sparsefed.cli.app import ConfigFile, Overrides, app, console, saved_if_interrupted, say, wrote
+from sparsefed.cli.app import ConfigFile, Overrides, app, console, saved_if_interrupted, show_and_save
 
 if TYPE_CHECKING:
     from sparsefed.commands.audit import AuditOptions
@@ -85,14 +84,10 @@ def audit(
 
 def _audited(asked: AuditOptions, out: Path, jobs: int | None) -> None:
     from sparsefed.commands import audit as audits
-    from sparsefed.commands.reproduce.view import ReproduceView
+    from sparsefed.reports.progress_view import ProgressView
 
-    with saved_if_interrupted("Interrupted, saved. Go on with the same command."), ReproduceView(console) as shown:
-        outcome = audits.run_audit(asked, out, jobs, shown.show)
-    console.print(*audits.tables(outcome), sep="\n")
-    for sentence in (*audits.verdict(outcome), *audits.reasons(outcome)):
-        say(escape(sentence))
-    for path in audits.save(outcome, out):
-        wrote(path)
+    with saved_if_interrupted("Interrupted, saved. Go on with the same command."), ProgressView(console) as view:
+        outcome = audits.run_audit(asked, out, jobs, view.show)
+    show_and_save(outcome, out)
     if outcome.problem is not None:
         raise outcome.problem

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
-from sparsefed.cli.app import Overrides, app, console, errors, say, wrote
+from sparsefed.cli.app import Overrides, app, console, errors, wrote
 from sparsefed.cli.training import run_all
 
 
@@ -38,6 +36,8 @@ def certify(
     only estimated and the result is not a certificate.
     """
     from sparsefed.commands import certify as certificate
+    from sparsefed.reports.pictures import write
+    from sparsefed.reports.to_terminal import show
 
     if convergence:
         _converge(source, set_ or [], out)
@@ -56,25 +56,21 @@ def certify(
         runner=lambda wanted: run_all(wanted, shown),
     )
     if as_json:
-        print(json.dumps(certificate.as_json(result), indent=2))
+        print(result.to_json(), end="")
     else:
-        for sentence in result.verdict:
-            say(escape(sentence))
-        console.print(*certificate.tables(result), sep="\n")
+        show(result.document(), console)
     if out is not None:
-        wrote(certificate.save(result, out), shown)
+        wrote(write(out, result.to_html().encode()), shown)
 
 
 def _converge(source: Path, overrides: list[str], out: Path | None) -> None:
     from sparsefed.commands.certify import measure_convergence
-    from sparsefed.commands.certify.convergence_document import convergence_table, html, sentences
-    from sparsefed.commands.choose_k import ChoiceView
     from sparsefed.reports.pictures import write
+    from sparsefed.reports.progress_view import ProgressView
+    from sparsefed.reports.to_terminal import show
 
-    with ChoiceView(console) as view:
+    with ProgressView(console) as view:
         result = measure_convergence(source, overrides=overrides, on_progress=view.show)
-    for sentence in sentences(result):
-        say(escape(sentence))
-    console.print(convergence_table(result))
+    show(result.document(), console)
     if out is not None:
-        wrote(write(out, html(result).encode()))
+        wrote(write(out, result.to_html().encode()))

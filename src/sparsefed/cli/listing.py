@@ -41,13 +41,15 @@ def data_list(as_json: Annotated[bool, typer.Option("--json", help="For programs
     from dataclasses import asdict
 
     from sparsefed import data
-    from sparsefed.cli.progress import data_table
+    from sparsefed.reports.document import table
+    from sparsefed.reports.to_terminal import rich_table
 
-    found = data.listing()
+    statuses = data.listing()
     if as_json:
-        print(json.dumps([asdict(status) for status in found], indent=2))
-    else:
-        console.print(data_table(found))
+        print(json.dumps([asdict(status) for status in statuses], indent=2))
+        return
+    rows = ((each.name, each.description, each.state, each.location or _how_to_get(each)) for each in statuses)
+    console.print(rich_table(table("", ("data set", "what it is", "state", "where"), rows, "prose")))
 
 
 @data_app.command()
@@ -64,12 +66,12 @@ def show(
     out: Annotated[Path | None, typer.Option(help="A picture: FILE.html, .png, .svg or .pdf.")] = None,
 ) -> None:
     """Who would own what: the numbers of a partition, and a picture of devices against classes and of sizes."""
-    from sparsefed.cli.progress import facts_table
     from sparsefed.reports import partitions
+    from sparsefed.reports.to_terminal import rich_table
 
     asked = {"name": name, "partition": partition, "devices": devices, "per_device": per_device}
     dealt = partitions.deal({"data": asked, "seed": seed}, [f"data.{each}" for each in param or []])
-    console.print(facts_table(dealt.title, partitions.facts(dealt)))
+    console.print(rich_table(partitions.facts_table(dealt, dealt.title)))
     if out is not None:
         wrote(partitions.save(dealt, out))
 
@@ -91,6 +93,14 @@ def check(
 
     names = [name] if name else [status.name for status in data.listing() if status.state != "missing"]
     _say_statuses([data.check(each) for each in names])
+
+
+def _how_to_get(status: Status) -> str:
+    """Return the command that brings a data set, or that says in full how to."""
+    fetch = f"sparsefed data fetch {status.name}"
+    return (
+        f"`{fetch}` gets it" if fetch in status.problem else f"`sparsefed data check {status.name}` says how to get it"
+    )
 
 
 def _say_statuses(statuses: list[Status]) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 
-from sparsefed.cli.app import app, console, saved_if_interrupted
+from sparsefed.cli.app import app, console, saved_if_interrupted, say, show_and_save
 
 
 class ScaleOption(StrEnum):
@@ -36,16 +37,22 @@ def reproduce(
     exit code is 2, and the same command tries it again.
     """
     from sparsefed.commands.reproduce import load as reading
-    from sparsefed.commands.reproduce import run, view
+    from sparsefed.commands.reproduce.comparison import rules
+    from sparsefed.commands.reproduce.document import listing
+    from sparsefed.commands.reproduce.run import reproduce as reproduced
+    from sparsefed.reports.progress_view import ProgressView
+    from sparsefed.reports.to_terminal import rich_table
 
     if list_only or not (name or all_):
-        console.print(view.list_table())
+        console.print(rich_table(listing()))
         return
     chosen = reading.names() if all_ else name or []
-    with saved_if_interrupted("Interrupted, saved. Go on with the same command."), view.ReproduceView(console) as shown:
-        results = run.reproduce(chosen, scale=scale.value, folder=out, jobs=jobs, on_progress=shown.show)
-    for told in view.told(results, out):
-        console.print(told, highlight=False, soft_wrap=isinstance(told, str))
+    with saved_if_interrupted("Interrupted, saved. Go on with the same command."), ProgressView(console) as view:
+        results = reproduced(chosen, scale=scale.value, folder=out, jobs=jobs, on_progress=view.show)
+    for result in results:
+        show_and_save(result, out)
+    for rule in dict.fromkeys(rule for result in results for rule in rules(result)):
+        say(f"[dim]{escape(rule)}[/dim]")
     for result in results:
         if result.problem is not None:
             raise result.problem

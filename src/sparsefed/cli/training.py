@@ -14,9 +14,10 @@ from rich.markup import escape
 from sparsefed.cli.app import INTERRUPTED, console, ended_politely, say, wrote
 
 if TYPE_CHECKING:
-    from sparsefed.cli.progress import RunView
     from sparsefed.config import Config, Experiment
+    from sparsefed.core.round import RoundReport, ServerState
     from sparsefed.core.types import RunRecord
+    from sparsefed.reports.progress_view import ProgressView
 
 
 class Plan(NamedTuple):
@@ -35,7 +36,7 @@ class Plan(NamedTuple):
 def train_all(plans: list[Plan], shown: Console = console) -> None:
     """Run one after the other under one progress view, after all have been built: what cannot work fails at once."""
     from sparsefed import config as configs
-    from sparsefed.cli.progress import RunView
+    from sparsefed.reports.progress_view import ProgressView
 
     if not plans:
         say("Everything is there already.")
@@ -44,10 +45,11 @@ def train_all(plans: list[Plan], shown: Console = console) -> None:
     try:
         with ended_politely():
             experiments = configs.build_all([plan.config for plan in plans])
-            with RunView(shown, {plan.title: plan.config.rounds for plan in plans}) as view:
+            with ProgressView(shown) as view:
+                following = _Following(view, {plan.title: plan.config.rounds for plan in plans})
                 for plan, experiment in zip(plans, experiments, strict=True):
                     reached = plan.folder
-                    _run_one(plan, experiment, view)
+                    _run_one(plan, experiment, following)
     except KeyboardInterrupt:
         _say_how_to_go_on(reached, several=len(plans) > 1)
         raise typer.Exit(INTERRUPTED) from None
@@ -64,15 +66,10 @@ def run_all(wanted: Mapping[Path, Config], shown: Console = console) -> None:
 
 def show_results(folders: list[Path]) -> None:
     from sparsefed import runs
-    from sparsefed.cli.progress import comparison_table, results_table
+    from sparsefed.reports.run_report import results
+    from sparsefed.reports.to_terminal import show
 
-    records = [runs.load_run(folder) for folder in folders]
-    console.print(results_table(records))
-    if compared := comparison_table(records):
-        console.print(compared)
-    for record in records:
-        if record.manifest.get("privacy"):
-            say(f"{escape(record.name)}: {escape(record.manifest['privacy'])}")
+    show(results([runs.load_run(folder) for folder in folders]), console)
 
 
 def write_report(folders: list[Path], out: Path, format: str) -> None:
@@ -83,7 +80,7 @@ def write_report(folders: list[Path], out: Path, format: str) -> None:
         wrote(path)
 
 
-def _run_one(plan: Plan, experiment: Experiment, view: RunView) -> None:
+def _run_one(plan: Plan, experiment: Experiment, following: _Following) -> None:
     from sparsefed import config as configs
     from sparsefed import runs
 
@@ -92,11 +89,47 @@ def _run_one(plan: Plan, experiment: Experiment, view: RunView) -> None:
         configs.dump(plan.config),
         lambda: experiment,
         checkpoint_every=plan.config.checkpoint_every,
-        on_start=lambda state: view.begin(plan.title, state),
-        on_round=view.show,
+        on_start=lambda state: following.begin(plan.title, state),
+        on_round=following.show,
         create=plan.create,
         overwrite=plan.overwrite,
     )
+
+
+class _Following:
+    """How far runs that follow each other are, for the progress view."""
+
+    def __init__(self, view: ProgressView, rounds: Mapping[str, int]) -> None:
+        self._view, self._rounds, self._current = view, rounds, ""
+        self._reached: dict[str, int] = {}
+        self._measured: dict[str, dict[str, str]] = {}
+
+    def begin(self, name: str, state: ServerState) -> None:
+        """Switch the progress view to this run, which starts from a state."""
+        self._current, self._reached[name] = name, state.round
+        self._show("")
+
+    def show(self, report: RoundReport) -> None:
+        """Show one more round."""
+        from sparsefed.results.numbers import percent
+
+        metrics, name = report.metrics, self._current
+        new = {key: percent(metrics[f"{key}_accuracy"]) for key in ("test", "attack") if f"{key}_accuracy" in metrics}
+        self._reached[name] = int(metrics["round"])
+        self._measured[name] = self._measured.get(name, {}) | new
+        values = ", ".join(f"{key} {value}" for key, value in new.items())
+        self._show(f"{name}: round {metrics['round']}/{self._rounds[name]}, {values}" if new else "")
+
+    def _show(self, line: str) -> None:
+        from sparsefed.core.progress import AtWork, Progress
+
+        parts = [
+            AtWork(name, self._reached[name], self._rounds[name], self._measured.get(name, {}))
+            for name in self._rounds
+            if name in self._reached
+        ]
+        total = sum(self._rounds.values())
+        self._view.show(Progress("rounds", sum(self._reached.values()), total, parts, line=line))
 
 
 def _say_how_to_go_on(folder: Path, several: bool) -> None:

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
 
-from sparsefed.cli.app import ConfigFile, Overrides, app, console, saved_if_interrupted, say, wrote
+from sparsefed.cli.app import ConfigFile, Overrides, app, console, saved_if_interrupted, say, show_and_save
 from sparsefed.cli.training import run_all
 
 if TYPE_CHECKING:
@@ -73,25 +72,19 @@ def tune(
     one shows it.
     """
     from sparsefed import config as configs
-    from sparsefed.commands import tune as tuning
 
     chosen = configs.read(config, set_ or [])
     folder = out or Path("runs") / f"{chosen.name}-tune"
     options = {"objective": objective, "space": space or [], "stealth": stealth, "seed": seed, "storage": storage}
-    result = _tuned(chosen, trials, folder, **options)
-    written = tuning.save(result, folder)
-    console.print(tuning.front_table(result))
-    for sentence in tuning.sentences(result):
-        say(escape(sentence))
-    for path in written:
-        wrote(path)
+    show_and_save(_tuned(chosen, trials, folder, **options), folder)
 
 
 def _tuned(config: Config, trials: int, folder: Path, **options: Any) -> TuneResult:
     from sparsefed.commands import tune as tuning
+    from sparsefed.reports.progress_view import ProgressView
 
     kept = "Interrupted; every finished trial is kept. Go on with the same command."
-    with saved_if_interrupted(kept), tuning.TuneView(console, trials) as view:
+    with saved_if_interrupted(kept), ProgressView(console) as view:
         return tuning.tune(config, trials=trials, folder=folder, **options, on_progress=view.show)
 
 
@@ -144,6 +137,7 @@ def choose_k(
     Ends with tables, a page with charts and a JSON. Interrupted or killed, the same command goes on.
     """
     from sparsefed.commands import choose_k as choosing
+    from sparsefed.reports.progress_view import ProgressView
 
     chosen = choosing.load(config, set_ or [])
     folder = out or Path("runs") / f"{chosen.name}-choose-k"
@@ -158,16 +152,9 @@ def choose_k(
         probe_rounds=probe_rounds,
         tune_trials=trials,
     )
-    with saved_if_interrupted("Interrupted, saved. Go on with the same command."), choosing.ChoiceView(console) as view:
+    with saved_if_interrupted("Interrupted, saved. Go on with the same command."), ProgressView(console) as view:
         result = choosing.measure(chosen, options, folder, view.show)
-    console.print(choosing.curve_table(result))
-    if result.ks:
-        result = choosing.probe(result, folder, _tuned_at_k, run_all)
-        console.print(choosing.probe_table(result))
-    for sentence in choosing.sentences(result):
-        say(escape(sentence))
-    for path in choosing.save(result, folder):
-        wrote(path)
+    show_and_save(choosing.probe(result, folder, _tuned_at_k, run_all) if result.ks else result, folder)
 
 
 def _tuned_at_k(config: Config, trials: int, folder: Path) -> Config:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +13,12 @@ from sparsefed import config as configs
 from sparsefed import runs
 from sparsefed.config import Config, Experiment
 from sparsefed.config.load import Described
+from sparsefed.core.progress import OnProgress, Progress
 from sparsefed.core.round import RoundReport
 
 Subject = Config | Mapping[str, Any] | Path | str | Described  # a config, its table, its file, or a Simulation
 
 
-@dataclass(frozen=True)
-class Progress:
-    """How far a command has come."""
-
-    title: str  # what is being done
-    done: float
-    total: float
-    unit: str = "rounds"  # what `done` and `total` count
-
-
-OnProgress = Callable[[Progress], None]
 RunAll = Callable[[Mapping[Path, Config]], None]  # runs every config into its folder
 
 

@@ -1,163 +1,225 @@
-"""The report as one HTML file: the verdict first, then what it rests on, then everything needed to do it again."""
+"""A report as a value: a `Document` of sections, paragraphs, tables and figures, apart from how it is shown.
+
+Every command builds one `Document`. `to_html`, `to_terminal`, `to_markdown` and `to_json` render it: a page shows all
+of it; a terminal the tables and sentences of the sections that are marked `terminal`, but no figures and no folds.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
-
-from sparsefed.core.types import RunRecord
-from sparsefed.reports import partitions
-from sparsefed.reports import reproduction as again
-from sparsefed.reports.attack_section import attack
-from sparsefed.reports.class_accuracy import classes
-from sparsefed.reports.heat import matrix_part
-from sparsefed.reports.markup import Html, element, foldable, folded, joined, note, table
-from sparsefed.reports.pareto import SAID as PARETO
-from sparsefed.reports.pareto import numbers, worst_cases
-from sparsefed.reports.run_charts import charts, check
-from sparsefed.reports.shell import Section, figure, figures, page, section
-from sparsefed.results.matrix import Matrix, matrices
-from sparsefed.results.numbers import curve, duration, percent, perplexity, picked, times
-from sparsefed.results.summary import SummaryRow, labels, progress, summary
-from sparsefed.results.twins import compare
-from sparsefed.results.verdict import preliminary, told
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     import altair as alt
 
-HEAD = (
-    *("Run", "Test accuracy", "Attack accuracy", "Attack, mean of last epoch", "Attack, max of last epoch"),
-    *("Attacker norm / honest norm", "Updates dropped", "Rounds", "Time"),
-)
-PERPLEXITY = "Test perplexity"  # a column of its own, where a run was on text
-RULES = (
-    "Test and attack accuracy are those of the last evaluated round. Attack accuracy is the share of the attackers' "
-    "targets on which the model gives the answer they want. The last epoch is the last rounds in which as many devices "
-    "were asked as there are, or, where a run is no longer than that, the last tenth of its evaluations. The "
-    "norm ratio is the median, over rounds with attackers, of the l2 norm they sent "
-    "over the median norm of the honest devices. Dropped are updates that were not finite. DNC: did not converge, "
-    "that is, the test loss is not finite at the end, or the accuracy at most 1.2 times that of always naming the most "
-    "frequent class. Each row is one run with one seed: a difference of a few points can be chance."
-)
-PARTS = {  # which charts stand under which heading, by how their names begin
-    "Curves": ("test-", "attack-accuracy"),
-    "Pareto front": ("pareto-",),
-    "What k and L cost and buy": ("k-", "clip-norm-"),
-    "Norms": ("norm", "attack-landed", "clipped"),
-}
-SAID = {  # what a chart is read for, under it
-    "test-accuracy": "Higher is better: the share of test data that the model gets right.",
-    "test-perplexity": "Lower is better: e to the mean loss a token, as many tokens as the model hesitates between.",
-    "attack-accuracy": "Lower is better: the share of the attackers' targets on which the model says what they want.",
-    "attack-landed": "The share of what attackers sent, by squared length, on coordinates that the server changed.",
-    "clipped": "The share of a round's updates that were longer than the server allows and so were cut to that length.",
-    "norms-": "Lengths of updates before the server clips, on a logarithmic scale. Dashed: the limit it enforces.",
-    "norm-ratio": "Attackers' updates over honest ones, before the server clips, on a logarithmic scale.",
-    "pareto-": PARETO,
-    "k-": "Runs that differ in k alone. Means over the seeds; bars from the lowest to the highest.",
-    "clip-norm-": "Runs that differ in L alone. Means over the seeds; bars from the lowest to the highest.",
-}
-TABULATED = {"test-accuracy": "test_accuracy", "attack-accuracy": "attack_accuracy"}
-MOST_ROWS = 11  # of the table behind a chart
-MOST_RUNS = 20  # in a table that is not folded
-MOST_NAMED = 12  # runs in the title
+Level = Literal["", "good", "fair", "poor"]  # how a terminal colours a cell: green, yellow, red
+Kind = Literal["", "verdict", "note", "warning"]
+Style = Literal[
+    "numbers", "facts", "prose", "lines"
+]  # numbers to the right; facts; sentences; on a terminal a line each
 
 
-def html(runs: Sequence[RunRecord]) -> str:
-    """The whole page."""
-    check(runs)
-    names = labels(runs)
-    whose = ", ".join(names) if len(names) <= MOST_NAMED else f"{len(names)} runs"
-    return page(f"SparseFed: {whose}", joined(_lead(runs)), sections(runs), heading="SparseFed report")
+class Code(str):
+    """A piece of a paragraph that is to be typed."""
+
+    __slots__ = ()
 
 
-def sections(runs: Sequence[RunRecord]) -> list[Section]:
-    """The parts of the page, in order; those that these runs have nothing for are empty."""
-    drawn, found, compared = charts(runs), matrices(runs), compare(runs)
-    parts = {title: figures(list(_figures(drawn, begins, runs, found))) for title, begins in PARTS.items()}
-    return [
-        section("Summary", *_summary(runs, found)),
-        section("Curves", parts["Curves"] if drawn else _no_charts()),
-        section("Pareto front", parts["Pareto front"]),
-        section("What k and L cost and buy", parts["What k and L cost and buy"]),
-        section("What the attack did", attack(runs, compared)),
-        section("Class by class", classes(runs, compared)),
-        section("Who owns what", partitions.portraits(runs)),
-        section("Norms", parts["Norms"]),
-        section("Configs and versions", again.configs(runs), again.versions(runs)),
-        section("How to run it again", again.again(runs)),
-    ]
+class Strong(str):
+    """A piece of a paragraph that stands out."""
+
+    __slots__ = ()
 
 
-def _lead(runs: Sequence[RunRecord]) -> Iterator[str]:
-    created = sorted(str(run.manifest["created"]) for run in runs if run.manifest.get("created"))
-    names = labels(runs)
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    yield f"{len(runs)} run{'s' if len(runs) > 1 else ''}: {', '.join(names[:MOST_NAMED])}{more}"
-    if created:
-        yield f". Started {created[0].replace('T', ' ')[:16]}"
-    yield "."
+@dataclass(frozen=True)
+class TableCell:
+    """A cell of a table: what is displayed, and what it says beyond that."""
+
+    text: str  # several lines where it has several
+    value: Any = None  # the number behind the text, for programs
+    heat: float | None = None  # 0 to 1, how strongly a page colours it; hot is bad
+    level: Level = ""
+    under: str = ""  # a second, smaller line
+    badges: tuple[str, ...] = ()
+    strong: bool = False
+    fold: str = ""  # a title under which a page folds the text
 
 
-def _summary(runs: Sequence[RunRecord], found: Sequence[Matrix]) -> Iterator[Html]:
-    rows = summary(runs)
-    if unfinished := preliminary(rows):
-        yield element("p", unfinished, class_="warning", role="note")
-    yield element("p", " ".join(told(found)), class_="verdict")
-    yield matrix_part(found)
-    yield foldable("What each run came to", joined([_summary_table(rows), note(RULES)]), fold=len(rows) > MOST_RUNS)
-    yield from _privacy(runs)
+@dataclass(frozen=True)
+class Head:
+    """The head of a column."""
+
+    title: str
+    left: bool = False  # aligned to the left also among numbers
+    page_only: bool = False  # a terminal has no room for it
+    below: bool = False  # on a terminal its cells stand in brackets below those of the column before
 
 
-def _privacy(runs: Sequence[RunRecord]) -> Iterator[Html]:
-    for name, run in zip(labels(runs), runs, strict=True):
-        if run.manifest.get("privacy"):
-            yield note(f"Differential privacy of {name}: {run.manifest['privacy']}.")
+@dataclass(frozen=True)
+class Table:
+    """Rows under named columns; the first cell of a row is its name."""
+
+    caption: str
+    head: tuple[Head, ...]
+    rows: tuple[tuple[TableCell, ...], ...]
+    style: Style
+    page_only: bool
+
+    @property
+    def hot(self) -> bool:
+        """Whether cells are coloured by what they say."""
+        return any(cell.heat is not None for row in self.rows for cell in row)
 
 
-def _summary_table(rows: Sequence[SummaryRow]) -> Html:
-    cells = list(map(_summary_cells, rows))
-    if all(row.test_perplexity is None for row in rows):
-        return table("What each run came to", HEAD, cells, class_="numbers")
-    wider = ((*cell, perplexity(row.test_perplexity)) for cell, row in zip(cells, rows, strict=True))
-    return table("What each run came to", (*HEAD, PERPLEXITY), wider, class_="numbers")
+def table(
+    caption: str,
+    head: Iterable[str | Head],
+    rows: Iterable[Iterable[Any]],
+    style: Style = "numbers",
+    page_only: bool = False,
+) -> Table:
+    """Return a table; its columns and cells may be plain strings."""
+    heads = tuple(each if isinstance(each, Head) else Head(each) for each in head)
+    cells = tuple(tuple(each if isinstance(each, TableCell) else TableCell(each) for each in row) for row in rows)
+    return Table(caption, heads, cells, style, page_only)
 
 
-def _summary_cells(row: SummaryRow) -> tuple[str, ...]:
-    badge = [] if row.finished else [" ", element("span", row.status, class_="badge")]
-    return (
-        joined([row.name, *badge]),
-        row.told_accuracy,
-        percent(row.attack_accuracy),
-        percent(row.attack_mean),
-        percent(row.attack_max),
-        times(row.norm_ratio),
-        f"{row.dropped:,}",
-        str(row.rounds) if row.finished else progress(row).removesuffix(" rounds"),
-        duration(row.seconds),
-    )
+@dataclass(frozen=True)
+class Paragraph:
+    """A sentence or several; `Code` and `Strong` pieces are set apart."""
+
+    parts: tuple[str, ...]
+    kind: Kind = ""
+    page_only: bool = False
+
+    @property
+    def text(self) -> str:
+        """The words alone."""
+        return "".join(self.parts)
 
 
-def _no_charts() -> Html:
-    return element("p", "There is nothing to draw yet: no round has been evaluated.")
+def paragraph(*parts: str, kind: Kind = "", page_only: bool = False) -> Paragraph:
+    """Return a paragraph of these pieces."""
+    return Paragraph(parts, kind, page_only)
 
 
-def _figures(
-    drawn: Mapping[str, alt.LayerChart], begins: tuple[str, ...], runs: Sequence[RunRecord], found: Sequence[Matrix]
-) -> Iterator[Html]:
-    """The charts whose names begin so, each with what it is read for and the numbers behind it."""
-    points = [cases for matrix in found if (cases := worst_cases(matrix))]
-    for name, chart in drawn.items():
-        if name.startswith(begins):
-            said = next(text for begin, text in SAID.items() if name.startswith(begin))
-            behind = [_numbers(chart.title["text"], runs, TABULATED[name])] if name in TABULATED else []
-            behind += [numbers(points[int(name.split("-")[1]) - 1])] if name.startswith("pareto-") else []
-            yield figure(name, chart, said, *behind)
+def note(text: str, page_only: bool = True) -> Paragraph:
+    """Return a paragraph that explains, in small; a terminal leaves it out unless told otherwise."""
+    return Paragraph((text,), "note", page_only)
 
 
-def _numbers(title: str, runs: Sequence[RunRecord], key: str) -> Html:
-    """A few of the measured values as a table, for those who cannot see the curves."""
-    at = [dict(curve(run.rows, key)) for run in runs]
-    rounds = [t for t, _ in picked([(t, 0.0) for t in sorted({t for values in at for t in values})], MOST_ROWS)]
-    rows = ((label, *(percent(values.get(t)) for t in rounds)) for label, values in zip(labels(runs), at, strict=True))
-    return folded("Numbers", table(title, ("Run", *(f"Round {t}" for t in rounds)), rows, class_="numbers"))
+@dataclass(frozen=True)
+class Heading:
+    """A heading below that of the section."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Bullets:
+    """A list."""
+
+    lines: tuple[str, ...]
+    page_only: bool = False
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Lines to be copied: a config, commands."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A chart whose title becomes a heading and its subtitle the text alternative, with a caption and its numbers."""
+
+    name: str  # part of file names and addresses
+    chart: alt.TopLevelMixin
+    caption: str
+    numbers: Table | None = None  # what is drawn, for those who cannot see it
+
+    def spec(self) -> tuple[str, str, dict[str, Any]]:
+        """Return the title, the text alternative and the Vega-Lite specification without them."""
+        spec = self.chart.to_dict()
+        title = spec.pop("title")
+        alternative = title["subtitle"] if isinstance(title["subtitle"], str) else " ".join(title["subtitle"])
+        return title["text"], alternative, spec
+
+
+@dataclass(frozen=True)
+class Fold:
+    """A part that opens on a click; a terminal leaves it out."""
+
+    title: str
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True)
+class Side:
+    """Tables side by side where there is room."""
+
+    blocks: tuple[Block, ...]
+
+
+Block = Paragraph | Heading | Bullets | Listing | Table | Figure | Fold | Side
+
+
+def fold(title: str, *blocks: Block, when: bool = True) -> tuple[Block, ...]:
+    """Return the blocks under a title that opens on a click, or as they are where they are not in the way."""
+    return (Fold(title, blocks),) if when and blocks else blocks
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a document under a heading of its own; one without blocks is left out."""
+
+    title: str
+    blocks: tuple[Block, ...]
+    terminal: bool = False
+
+    @property
+    def id(self) -> str:
+        """The title as an address within the page."""
+        return re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
+
+
+def section(title: str, *blocks: Block | Iterable[Block], terminal: bool = False) -> Section:
+    """Return a section of these blocks; an iterable among them gives its own, in order."""
+    return Section(title, tuple(_flat(blocks)), terminal)
+
+
+def _flat(blocks: Iterable[Block | Iterable[Block]]) -> Iterator[Block]:
+    for block in blocks:
+        if isinstance(block, Block):
+            yield block
+        else:
+            yield from block
+
+
+@dataclass(frozen=True)
+class Document:
+    """A whole report."""
+
+    title: str
+    lead: str
+    parts: tuple[Section, ...]
+    heading: str = ""  # a shorter title, where there is one
+
+    @property
+    def sections(self) -> tuple[Section, ...]:
+        """The parts that have anything to show."""
+        return tuple(part for part in self.parts if part.blocks)
+
+
+def walk(blocks: Sequence[Block], folds: bool = True) -> Iterator[Block]:
+    """Yield every block in order, with those inside folds (unless left out), sides and figures."""
+    for block in blocks:
+        if isinstance(block, Side) or (isinstance(block, Fold) and folds):
+            yield from walk(block.blocks, folds)
+        elif not isinstance(block, Fold):
+            yield block
+            if isinstance(block, Figure) and block.numbers is not None:
+                yield block.numbers

@@ -1,16 +1,18 @@
-"""Tables whose cells are coloured by what they say; the number is always there too, and colour alone says nothing.
+"""Tables whose cells are coloured by what they say: defenses against attacks, and test accuracy class by class.
 
-A colour is a mixture of the page's own: none of `--hot` at 0, all of it at 1, so that one table serves light, dark and
-paper, and text keeps its contrast. Hot is always bad.
+The number is always there too, and colour alone says nothing. Hot is always bad.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from sparsefed.reports.markup import Cell, Html, element, joined, note, table
-from sparsefed.results.matrix import FELL, Entry, Matrix, judged
+from sparsefed.core.types import RunRecord
+from sparsefed.reports.document import Block, Level, Side, Table, TableCell, fold, note, table
+from sparsefed.results.matrix import FELL, Entry, Judgement, Matrix, judged
 from sparsefed.results.numbers import percent, points
+from sparsefed.results.summary import labels
+from sparsefed.results.twins import Comparison, class_accuracies
 
 RULE = (
     "Attack accuracy: the share of the attackers' targets on which the model says what they want; test accuracy, and "
@@ -19,71 +21,83 @@ RULE = (
     "or 20, or the model did not converge; in part: between. Both against the same defense without attackers where "
     "there is such a run, else against nothing and against the best test accuracy that there is."
 )
+LEVELS: Mapping[Judgement | None, Level] = {"held": "good", "in part": "fair", "fell": "poor"}
+MOST_ROWS = 20  # of a table that is not folded
+WRONG = "Colour: the share of the class that the model gets wrong."
+LOST = "Below: the points lost against the same run without attackers."
+NOTHING = TableCell("–")
 
 
-def heat(text: str, share: float | None, under: str = "") -> Cell:
-    """A cell coloured by a share between 0 and 1, with a second, smaller line where there is more to say.
-
-    >>> heat("42%", 0.42)
-    '<td style="--heat:42%">42%</td>'
-    """
-    filled = {} if share is None else {"style": f"--heat:{100 * min(1.0, max(0.0, share)):.0f}%"}
-    children = [text, *([element("span", under, class_="under")] if under else [])]
-    return Cell(element("td", *children, **filled))
+def matrix_part(matrices: Sequence[Matrix]) -> Iterator[Block]:
+    """Yield all matrices that compare something, and the rule by which they do; nothing where nobody attacked."""
+    hostile = [matrix for matrix in matrices if matrix.attacked]
+    yield from (Side(tuple(_tables(matrix))) for matrix in hostile if len(matrix.entries) > 1)
+    if hostile:
+        yield note(RULE, page_only=False)
 
 
-def heat_table(caption: str, corner: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Html:
-    """Rows of heat under named columns; the first of each row is its name."""
-    return table(caption, (corner, *columns), rows, class_="numbers heat")
-
-
-def matrix_tables(matrix: Matrix) -> Html:
-    """A matrix as heat maps: what attackers got, and what was left of the model."""
+def _tables(matrix: Matrix) -> Iterator[Table]:
+    """Yield a matrix as heat maps: what attackers got, and what was left of the model."""
     of = f" ({matrix.setting})" if matrix.setting else ""
-    aimed = [attack for attack in matrix.attacks if any(_gets(matrix, d, attack) for d in matrix.defenses)]
-    body = [(d, *(_attack_cell(matrix, d, attack) for attack in aimed)) for d in matrix.defenses]
-    first = [heat_table(f"Attack accuracy{of}", "Defense", aimed, body)] if aimed else []
-    rows = [(d, *(_test_cell(matrix, d, attack) for attack in matrix.attacks)) for d in matrix.defenses]
-    second = heat_table(f"Test accuracy{of}", "Defense", matrix.attacks, rows)
-    return element("div", *first, second, class_="side")
+    measured = {pair for pair, entry in matrix.entries.items() if entry.attack is not None}
+    aimed = [attack for attack in matrix.attacks if any((d, attack) in measured for d in matrix.defenses)]
+    for what, cell, attacks in (("Attack", _attack_cell, aimed), ("Test", _test_cell, matrix.attacks)):
+        if attacks:
+            rows = [(d, *(cell(matrix, d, attack) for attack in attacks)) for d in matrix.defenses]
+            yield table(f"{what} accuracy{of}", ("Defense", *attacks), rows)
 
 
-def matrix_part(matrices: Sequence[Matrix]) -> Html:
-    """All matrices that compare something, and the rule by which they do; nothing where nobody attacked."""
-    told = [matrix for matrix in matrices if matrix.attacked]
-    tables = [matrix_tables(matrix) for matrix in told if len(matrix.entries) > 1]
-    return joined([*tables, note(RULE)]) if told else Html("")
-
-
-def _gets(matrix: Matrix, defense: str, attack: str) -> bool:
-    entry = matrix.entries.get((defense, attack))
-    return entry is not None and entry.attack is not None
-
-
-def _attack_cell(matrix: Matrix, defense: str, attack: str) -> Cell:
+def _attack_cell(matrix: Matrix, defense: str, attack: str) -> TableCell:
     entry = matrix.entries.get((defense, attack))
     if entry is None or entry.attack is None:
-        return heat("–", None)
-    hostile = (defense, attack) in matrix.attacked
-    return heat(percent(entry.attack), entry.attack, (judged(matrix, defense, attack) or "") if hostile else "")
+        return NOTHING
+    judgement = judged(matrix, defense, attack) if (defense, attack) in matrix.attacked else None
+    return TableCell(percent(entry.attack), entry.attack, entry.attack, LEVELS.get(judgement, ""), judgement or "")
 
 
-def _test_cell(matrix: Matrix, defense: str, attack: str) -> Cell:
+def _test_cell(matrix: Matrix, defense: str, attack: str) -> TableCell:
     entry = matrix.entries.get((defense, attack))
     if entry is None:
-        return heat("–", None)
-    said = " ".join([percent(entry.test), *([] if entry.converged else ["DNC"])])
+        return NOTHING
+    text = percent(entry.test) if entry.converged else f"{percent(entry.test)} DNC"
     if (defense, attack) not in matrix.attacked:
-        return heat(said, _warmth(matrix.behind(defense, attack), entry))
-    lost = matrix.lost(defense, attack)
+        return TableCell(text, entry.test, _warmth(matrix.behind(defense, attack), entry))
+    lost, judgement = matrix.lost(defense, attack), judged(matrix, defense, attack)
     under = "" if lost is None else f"{points(-lost)} pt" if round(1000 * lost) else "none lost"
     if entry.attack is None:  # an attack without targets is judged here, where its damage stands
-        under = ", ".join(filter(None, [judged(matrix, defense, attack) or "", under]))
-    return heat(said, _warmth(lost, entry), under)
+        under = ", ".join(filter(None, [judgement or "", under]))
+    return TableCell(text, entry.test, _warmth(lost, entry), LEVELS.get(judgement, ""), under)
 
 
 def _warmth(lost: float | None, entry: Entry) -> float | None:
-    """Points lost as a colour: what a defense falls at is half of it, as it is for attack accuracy."""
+    """Return points lost as a colour: what a defense falls at is half of it, as it is for attack accuracy."""
     if not entry.converged:
         return 1.0
     return None if lost is None else lost / (2 * FELL[1])
+
+
+def class_part(runs: Sequence[RunRecord], compared: Sequence[Comparison]) -> Iterator[Block]:
+    """Yield classes against runs, whichever are more in rows; nothing where no run measured it."""
+    named = zip(labels(runs), runs, strict=True)
+    measured = {label: accuracies for label, run in named if (accuracies := class_accuracies(run))}
+    names = list(dict.fromkeys(name for by_class in measured.values() for name in by_class))
+    if not names:
+        return
+    lost = {each.name: each.class_drops for each in compared if each.class_drops}
+    cells = {
+        (run, name): _class_cell(measured[run].get(name), lost.get(run, {}).get(name))
+        for run in measured
+        for name in names
+    }
+    caption, few = "Test accuracy by class, at the last evaluation", len(measured) <= len(names)
+    down, across = (names, list(measured)) if few else (list(measured), names)
+    rows = [(each, *(cells[(other, each) if few else (each, other)] for other in across)) for each in down]
+    told = table(caption, ("Class" if few else "Run", *across), rows)
+    yield from fold(caption, told, when=len(rows) > MOST_ROWS)
+    yield note(f"{WRONG} {LOST}" if lost else WRONG)
+
+
+def _class_cell(accuracy: float | None, drop: float | None) -> TableCell:
+    if accuracy is None:
+        return NOTHING
+    return TableCell(percent(accuracy), accuracy, 1 - accuracy, under="" if drop is None else f"{points(-drop)} pt")

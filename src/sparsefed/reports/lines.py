@@ -6,14 +6,12 @@ of 3:1 to both and starts with the colours of Okabe and Ito (2008), which the co
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from sparsefed.results.numbers import Curve, significant
+import altair as alt
 
-if TYPE_CHECKING:
-    import altair as alt
+from sparsefed.results.numbers import Curve, log_ticks, significant
 
 
 class Stroke(NamedTuple):
@@ -27,7 +25,6 @@ MOST_POINTS = 400  # a curve; more cannot be seen
 MOST_IN_ALL = 3000  # points of a chart, so that a page of many runs stays light
 LEAST_POINTS = 40
 MOST_LINES = 12  # that a legend can name and an eye can follow
-MOST_DECADES = 8  # with a tick, where a logarithmic axis shows powers of ten alone
 SIZE = {"width": 640, "height": 280}
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#b5609a", "#8c6d1f", "#7a6fd0", "#c0444c", "#7f7f7f")
 GREY = PALETTE[-1]
@@ -62,26 +59,8 @@ def points_each(lines: int) -> int:
     return max(LEAST_POINTS, min(MOST_POINTS, MOST_IN_ALL // lines))
 
 
-def log_ticks(low: float, high: float) -> list[float]:
-    """1, 2 and 5 of each decade between the two; the decades alone where these are many, and then not all of them.
-
-    >>> log_ticks(0.6, 30)
-    [1.0, 2.0, 5.0, 10.0, 20.0]
-    >>> log_ticks(0.5, 2e16)
-    [1.0, 1000.0, 1000000.0, 1000000000.0, 1000000000000.0, 1000000000000000.0]
-    """
-    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    steps = (1, 2, 5) if len(decades) <= 4 else (1,)
-    apart = math.ceil(len(decades) / MOST_DECADES)
-    decades = range(math.ceil(decades[0] / apart) * apart, decades[-1] + 1, apart)
-    ticks = (significant(step * 10.0**decade) for decade in decades for step in steps)
-    return [tick for tick in ticks if low <= tick <= high]
-
-
 def log_axis(values: Sequence[float], title: str, format: str) -> alt.Y:
     """A logarithmic axis; the padding keeps a flat curve off the frame and an all-equal domain from being empty."""
-    import altair as alt
-
     low, high = significant(min(values) / 1.25), significant(max(values) * 1.25)
     scale = alt.Scale(type="log", domain=[low, high], nice=False)
     return alt.Y("value:Q", title=title, axis=alt.Axis(format=format, values=log_ticks(low, high)), scale=scale)
@@ -95,16 +74,13 @@ def drawn(
     title: alt.Title,
 ) -> alt.LayerChart:
     """Named curves, and a rule that follows the pointer to the nearest round and tells every value there."""
-    import altair as alt
-
     names = list(lines)
     long = [{"line": name, ROUND: t, "value": significant(v)} for name, points in lines.items() for t, v in points]
-    # The domains also give the order: a `sort` would carry the names into an expression that not every name survives.
-    colors, dashes = _scales(names, strokes)
+    looks = dict(zip(names, strokes, strict=True))
     x, hover = _round_axis(lines), _nearest([ROUND])
     seen = alt.when(hover).then(alt.value(1)).otherwise(alt.value(0))
-    base = alt.Chart(alt.InlineData(values=long)).encode(x=x, y=y, color=alt.Color("line:N", scale=colors))
-    curves = base.mark_line(strokeWidth=2, clip=True).encode(strokeDash=alt.StrokeDash("line:N", scale=dashes))
+    base = alt.Chart(alt.InlineData(values=long)).encode(x=x, y=y, color=colours(looks))
+    curves = base.mark_line(strokeWidth=2, clip=True).encode(strokeDash=dashes(looks))
     dots = base.mark_point(filled=True, size=50, opacity=1).transform_filter(hover)
     # The tooltip tells the whole datum: Vega-Lite 6 loses text fields named one by one when the nearest is looked for.
     readings = alt.Chart(alt.InlineData(values=_readings(lines, write)))
@@ -114,24 +90,20 @@ def drawn(
 
 def crowd(lines: Mapping[str, Curve], families: Mapping[str, str], y: alt.Y, title: alt.Title) -> alt.LayerChart:
     """More curves than a legend can name: coloured by family, and the one nearest to the pointer named and lifted."""
-    import altair as alt
-
     names = list(dict.fromkeys(families[name] for name in lines))
     long = [
         {RUN: name, "family": families[name], ROUND: t, "value": significant(v, 3)}
         for name, points in lines.items()
         for t, v in points
     ]
-    colors, dashes = _scales(names, [stroke(i) for i in range(len(names))])
+    looks = {name: stroke(i) for i, name in enumerate(names)}
     hover = _nearest([RUN])
     base = alt.Chart(alt.InlineData(values=long)).encode(
-        x=_round_axis(lines), y=y, color=alt.Color("family:N", scale=colors), detail=alt.Detail(f"{RUN}:N")
+        x=_round_axis(lines), y=y, color=colours(looks, "family"), detail=alt.Detail(f"{RUN}:N")
     )
     width = alt.when(hover).then(alt.value(3.5)).otherwise(alt.value(1.5))
     opacity = alt.when(hover).then(alt.value(1)).otherwise(alt.value(0.85))
-    curves = base.mark_line(clip=True).encode(
-        strokeDash=alt.StrokeDash("family:N", scale=dashes), strokeWidth=width, opacity=opacity
-    )
+    curves = base.mark_line(clip=True).encode(strokeDash=dashes(looks, "family"), strokeWidth=width, opacity=opacity)
     dots = base.mark_point(opacity=0, tooltip=alt.TooltipContent("data")).add_params(hover)
     return dressed(alt.LayerChart(layer=[curves, dots]), title, names)
 
@@ -154,25 +126,46 @@ def share_axis(field: str, low: float = 0, high: float = 1) -> dict[str, Any]:
     return {"shorthand": f"{field}:Q", "title": field, "axis": axis, "scale": {"domain": [low, high]}}
 
 
-def _scales(names: Sequence[str], strokes: Sequence[Stroke]) -> tuple[alt.Scale, alt.Scale]:
-    import altair as alt
+def colours(strokes: Mapping[str, Stroke], field: str = "line") -> alt.Color:
+    """Return the colours of named lines."""
+    # The domain also gives the order: a `sort` would carry the names into an expression that not every name survives.
+    return alt.Color(f"{field}:N", scale=alt.Scale(domain=[*strokes], range=[each.color for each in strokes.values()]))
 
-    names = list(names)
-    colors = alt.Scale(domain=names, range=[each.color for each in strokes])
-    return colors, alt.Scale(domain=names, range=[list(each.dash) for each in strokes])
+
+def dashes(strokes: Mapping[str, Stroke], field: str = "line") -> alt.StrokeDash:
+    """Return the dashes of named lines."""
+    scale = alt.Scale(domain=[*strokes], range=[list(each.dash) for each in strokes.values()])
+    return alt.StrokeDash(f"{field}:N", scale=scale)
+
+
+def marks(
+    points: Sequence[Mapping[str, Any]], kinds: Mapping[str, tuple[str, str]], size: int, opacity: float
+) -> alt.Chart:
+    """Draw points whose `kind` has a colour and a shape, with all that is known of them in the tooltip."""
+    used = [kind for kind in kinds if any(point["kind"] == kind for point in points)]
+    scales = [alt.Scale(domain=used, range=[kinds[kind][i] for kind in used]) for i in range(2)]
+    drawn: alt.Chart = (
+        alt.Chart(alt.InlineData(values=list(points)))
+        .mark_point(filled=True, size=size, opacity=opacity, tooltip=alt.TooltipContent("data"))
+        .encode(color=alt.Color("kind:N", scale=scales[0]), shape=alt.Shape("kind:N", scale=scales[1]))
+    )
+    return drawn
+
+
+def stairs(points: Sequence[Mapping[str, Any]], color: str, step: Literal["step-after", "step-before"]) -> alt.Chart:
+    """Draw a Pareto front as stairs."""
+    data = alt.Chart(alt.InlineData(values=list(points)))
+    drawn: alt.Chart = data.mark_line(color=color, strokeWidth=1.5, opacity=0.6, interpolate=step)
+    return drawn
 
 
 def _round_axis(lines: Mapping[str, Curve]) -> alt.X:
-    import altair as alt
-
     last = max(points[-1][0] for points in lines.values())
     axis = alt.Axis(format="d", grid=False, tickMinStep=1, tickCount=6, labelFlush=False)
     return alt.X(f"{ROUND}:Q", title=ROUND, axis=axis, scale=alt.Scale(domain=[0, last], nice=False))
 
 
 def _nearest(fields: list[str]) -> alt.Parameter:
-    import altair as alt
-
     return alt.selection_point(
         name="hover", fields=fields, nearest=True, on="pointerover", clear="pointerout", empty=False
     )

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from sparsefed.reports.lines import GREY, MARKS, PALETTE, dressed, share_axis
-from sparsefed.reports.markup import Html, folded, table
+import altair as alt
+
+from sparsefed.reports.document import Table, TableCell, table
+from sparsefed.reports.lines import GREY, MARKS, PALETTE, dressed, marks, share_axis, stairs
 from sparsefed.results.matrix import Matrix
 from sparsefed.results.numbers import percent, significant, tenths
-
-if TYPE_CHECKING:
-    import altair as alt
 
 TEST, ATTACK, DEFENSE = "Test accuracy", "Attack accuracy", "Defense"
 KINDS = {"not beaten": (PALETTE[0], "circle"), "beaten in both": (GREY, "square")}
@@ -76,41 +75,29 @@ def fronts(matrices: Sequence[Matrix]) -> Iterator[alt.LayerChart]:
 
 def chart(points: Sequence[Point], title: str) -> alt.LayerChart:
     """Defenses by test and attack accuracy, the front as stairs."""
-    import altair as alt
-
     best = front(points)
     low, high = tenths([p.test for p in points])
     x = alt.X(**share_axis(TEST, low, high))
     top = min(1.0, tenths([p.attack for p in points])[1] + 0.1)  # a name has room above its point
     y = alt.Y(**share_axis(ATTACK, 0, significant(top)))
     told = alt.Title(title, subtitle=textwrap.wrap(f"Not beaten: {'; '.join(map(_told, best))}.", 100))
-    stairs = alt.Chart(alt.InlineData(values=[_datum(p, best) for p in best])).mark_line(
-        color=PALETTE[0], strokeWidth=1.5, opacity=0.6, interpolate="step-after"
-    )
-    layers = [stairs.encode(x=x, y=y, order=alt.Order(f"{TEST}:Q")), _marks(points, best).encode(x=x, y=y)]
+    along = stairs([_datum(p, best) for p in best], PALETTE[0], "step-after").encode(order=alt.Order(f"{TEST}:Q"))
+    dots = marks([_datum(p, best) for p in points], KINDS, size=90, opacity=1)
+    layers = [along.encode(x=x, y=y), dots.encode(x=x, y=y)]
     layers += [
         names.encode(x=x, y=y, text=alt.Text(f"{DEFENSE}:N")) for names in _labels(points, best, (low + high) / 2, high)
     ]
     return dressed(alt.LayerChart(layer=layers), told, list(KINDS), MARKS)
 
 
-def numbers(points: Sequence[Point]) -> Html:
-    """The points as a table, for those who cannot see them."""
+def numbers_table(points: Sequence[Point]) -> Table:
+    """Return the points as a table, for those who cannot see them."""
     best = front(points)
-    rows = [(p.name, percent(p.test), percent(p.attack), _kind(p, best)) for p in points]
-    return folded("Numbers", table("Defenses at their worst", (DEFENSE, TEST, ATTACK, ""), rows, class_="numbers"))
-
-
-def _marks(points: Sequence[Point], best: Sequence[Point]) -> alt.Chart:
-    import altair as alt
-
-    kinds = list(KINDS)
-    colors, shapes = (alt.Scale(domain=kinds, range=[KINDS[kind][i] for kind in kinds]) for i in range(2))
-    marks = alt.Chart(alt.InlineData(values=[_datum(p, best) for p in points])).mark_point(
-        filled=True, size=90, opacity=1, tooltip=alt.TooltipContent("data")
+    rows = (
+        (p.name, TableCell(percent(p.test), p.test), TableCell(percent(p.attack), p.attack), _kind(p, best))
+        for p in points
     )
-    drawn: alt.Chart = marks.encode(color=alt.Color("kind:N", scale=colors), shape=alt.Shape("kind:N", scale=shapes))
-    return drawn
+    return table("Defenses at their worst", (DEFENSE, TEST, ATTACK, ""), rows)
 
 
 def crowds(points: Sequence[Point], width: float) -> list[list[Point]]:
@@ -139,8 +126,6 @@ def _names(group: Sequence[Point]) -> str:
 
 def _labels(points: Sequence[Point], best: Sequence[Point], middle: float, high: float) -> Iterator[alt.Chart]:
     """Names beside the points, on the side where there is room; those that would meet are one."""
-    import altair as alt
-
     named = points if len(points) <= MOST_LABELS else best[:MOST_LABELS]
     width = 2 * (high - middle)
     sides: dict[Literal["left", "right"], list[Point]] = {

@@ -9,21 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import altair as alt
 
 from sparsefed import config as configs
 from sparsefed import data
 from sparsefed.core.errors import ConfigError, unknown
 from sparsefed.core.types import RunRecord
 from sparsefed.data.partitions.summary import WIDE, Portrait, Spread, portrait, unpacked
-from sparsefed.reports.lines import CONFIG, INK, PALETTE, SIZE, log_ticks
-from sparsefed.reports.markup import Html, joined, note, table
+from sparsefed.reports.document import Block, Document, Figure, Table, note, section, table
+from sparsefed.reports.lines import CONFIG, INK, PALETTE, SIZE
 from sparsefed.reports.pictures import FORMATS, picture, write
-from sparsefed.reports.shell import figure, figures, page, section
+from sparsefed.reports.to_html import page
+from sparsefed.results.numbers import log_ticks
 from sparsefed.results.summary import labels
-
-if TYPE_CHECKING:
-    import altair as alt
 
 TALL, LEAST, ROW = 480, 120, 18  # pixels: of the whole picture at most and at least, and of a class
 MOST_NAMED = 6  # runs that share a partition, by name
@@ -85,8 +85,6 @@ def facts(dealt: Dealt) -> dict[str, str]:
 
 def charts(dealt: Dealt) -> dict[str, alt.Chart]:
     """Devices against classes where examples have one, and sizes, each with a title of its own."""
-    import altair as alt
-
     told = _told(dealt.portrait)
     titles = {"devices": "Who owns which classes", "sizes": "How much the devices own"}
     parts = ({"devices": _mixtures(dealt)} if dealt.has_classes else {}) | {"sizes": _sizes(dealt.portrait)}
@@ -98,8 +96,6 @@ def charts(dealt: Dealt) -> dict[str, alt.Chart]:
 
 def chart(dealt: Dealt) -> alt.VConcatChart:
     """Devices against classes above, sizes below, as one picture."""
-    import altair as alt
-
     parts = ([_mixtures(dealt)] if dealt.has_classes else []) + [_sizes(dealt.portrait)]
     title = alt.Title(dealt.title, subtitle=_told(dealt.portrait))
     whole: alt.VConcatChart = alt.vconcat(*parts, spacing=28).properties(title=title).configure(**CONFIG, legend=LEGEND)
@@ -115,33 +111,33 @@ def save(dealt: Dealt, out: Path) -> Path:
 
 
 def html(dealt: Dealt) -> str:
-    """The partition as a page of its own."""
-    told = table("What was dealt", ("What", "How much"), facts(dealt).items(), class_="facts")
-    return page(dealt.title, "", [section("Who owns what", told, pictures(dealt, "partition"))])
+    """Return the partition as a page of its own."""
+    parts = section("Who owns what", facts_table(dealt, "What was dealt"), _figures(dealt, "partition"))
+    return page(Document(dealt.title, "", (parts,)))
 
 
-def pictures(dealt: Dealt, name: str) -> Html:
-    """The charts of a partition."""
+def facts_table(dealt: Dealt, caption: str) -> Table:
+    """Return the few numbers as a table."""
+    return table(caption, ("What", "How much"), facts(dealt).items(), "facts")
+
+
+def _figures(dealt: Dealt, name: str) -> list[Figure]:
     said = {"devices": SHADES, "sizes": HEIGHTS}
-    return figures([figure(f"{name}-{kind}", part, said[kind]) for kind, part in charts(dealt).items()])
+    return [Figure(f"{name}-{kind}", part, said[kind]) for kind, part in charts(dealt).items()]
 
 
-def portraits(runs: Sequence[RunRecord]) -> Html:
-    """The partitions that these runs had, each once."""
+def portraits(runs: Sequence[RunRecord]) -> Iterator[Block]:
+    """Yield the partitions that these runs had, each once."""
     found = [(label, dealt) for label, run in zip(labels(runs), runs, strict=True) if (dealt := of_run(run))]
     several = list(dict.fromkeys(dealt for _, dealt in found))
-    more = len(several) - MOST_DRAWN
-    left_out = [note(f"{more} more partitions are not drawn.")] if more > 0 else []
-    return joined([*_drawn(found, several[:MOST_DRAWN]), *left_out])
-
-
-def _drawn(found: Sequence[tuple[str, Dealt]], several: Sequence[Dealt]) -> Iterator[Html]:
-    for i, dealt in enumerate(several, start=1):
+    for i, dealt in enumerate(several[:MOST_DRAWN], start=1):
         owners = [label for label, other in found if other == dealt]
         whose = f", in {', '.join(owners[:MOST_NAMED])}" if len(several) > 1 else ""
         more = f" and {len(owners) - MOST_NAMED} more" if whose and len(owners) > MOST_NAMED else ""
         yield note(f"{dealt.title}{whose}{more}: {_told(dealt.portrait)}")
-        yield pictures(dealt, f"partition-{i}")
+        yield from _figures(dealt, f"partition-{i}")
+    if len(several) > MOST_DRAWN:
+        yield note(f"{len(several) - MOST_DRAWN} more partitions are not drawn.")
 
 
 def _how(name: str, partition: str, params: Mapping[str, Any], per_device: int | None) -> str:
@@ -168,8 +164,6 @@ def _from_to(values: Spread) -> str:
 
 def _mixtures(dealt: Dealt) -> alt.Chart:
     """Devices against classes."""
-    import altair as alt
-
     of, classes = dealt.portrait, list(dealt.classes)
     cells = [
         {
@@ -197,8 +191,6 @@ def _mixtures(dealt: Dealt) -> alt.Chart:
 
 def _sizes(of: Portrait) -> alt.Chart:
     """How many devices own how many examples."""
-    import altair as alt
-
     wide = of.sizes[2] / of.sizes[0] > WIDE
     room = 0 if wide else max(0, 5 - len(of.bars))  # a lonely bar is no wall
     low, high = max(of.bars[0][0] - room, -0.5), of.bars[-1][1] + room

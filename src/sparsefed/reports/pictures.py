@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import io
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
+
+from sparsefed import runs
 
 if TYPE_CHECKING:
     import altair as alt
@@ -27,12 +28,7 @@ def picture(chart: alt.TopLevelMixin, format: str) -> bytes:
 
 
 def write(path: Path, data: bytes) -> Path:
-    """All of it or nothing: a temporary file beside it, then one rename."""
+    """Write all of it or nothing, into a folder that is made where it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(data)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    runs.write_atomically(path, data)
     return path

@@ -8,7 +8,7 @@ from typing import Any
 
 from sparsefed.core import toml
 from sparsefed.core.types import RunRecord
-from sparsefed.reports.markup import Html, code, element, foldable, folded, joined, table
+from sparsefed.reports.document import Block, Fold, Listing, Side, Table, fold, paragraph, table
 from sparsefed.results.groups import Facts, differing, flat, keys
 from sparsefed.results.summary import labels
 
@@ -17,49 +17,41 @@ MOST_COLUMNS = 12  # runs side by side in a table; more stand in rows
 PINNED = ("torch", "numpy", "numba", "safetensors")
 
 
-def configs(runs: Sequence[RunRecord]) -> Html:
-    """Where the runs differ, and each config in full."""
-    return joined(_configs(runs))
-
-
-def _configs(runs: Sequence[RunRecord]) -> Iterator[Html]:
+def configs(runs: Sequence[RunRecord]) -> Iterator[Block]:
+    """Yield where the runs differ, and each config in full."""
     every = [dict(flat(run.config)) for run in runs]
     if len(runs) > 1:
         apart = [{key: each.get(key, "–") for key in differing(every)} for each in every]
-        told = facts_table("Where the configs differ", runs, apart) or element("p", "All runs have the same config.")
-        yield foldable("Where the configs differ", told, fold=len(runs) > MOST_COLUMNS)
+        told = _facts_table("Where the configs differ", runs, apart) or paragraph("All runs have the same config.")
+        yield from fold("Where the configs differ", told, when=len(runs) > MOST_COLUMNS)
     named = zip(labels(runs), runs, strict=True)
-    full = [folded(f"Config of {label}", code(toml.dumps(run.config))) for label, run in named]
-    yield joined(full) if len(runs) <= MOST_COLUMNS else folded("All configs", *full)
+    full = [Fold(f"Config of {label}", (Listing(toml.dumps(run.config)),)) for label, run in named]
+    yield from fold("All configs", *full, when=len(runs) > MOST_COLUMNS)
 
 
-def versions(runs: Sequence[RunRecord]) -> Html:
-    """With what the runs were made, and on what."""
+def versions(runs: Sequence[RunRecord]) -> tuple[Block, ...]:
+    """Return with what the runs were made, and on what."""
     facts = [{key: str(run.manifest[key]) for key in FACTS if run.manifest.get(key) is not None} for run in runs]
     tables = (
-        facts_table("The runs", runs, facts),
-        facts_table("Versions", runs, [_texts(run.manifest.get("versions")) for run in runs]),
-        facts_table("Machine", runs, [_texts(run.manifest.get("machine")) for run in runs]),
+        _facts_table("The runs", runs, facts),
+        _facts_table("Versions", runs, [_texts(run.manifest.get("versions")) for run in runs]),
+        _facts_table("Machine", runs, [_texts(run.manifest.get("machine")) for run in runs]),
     )
-    found = joined(tables)
-    return folded("Versions, commits and machines", element("div", found, class_="side")) if found else found
+    known = tuple(each for each in tables if each is not None)
+    return fold("Versions, commits and machines", Side(known)) if known else ()
 
 
-def again(runs: Sequence[RunRecord]) -> Html:
-    """The commands: the versions, the ones that made these runs, and one for each config."""
-    return joined(_again(runs))
-
-
-def _again(runs: Sequence[RunRecord]) -> Iterator[Html]:
+def again(runs: Sequence[RunRecord]) -> Iterator[Block]:
+    """Yield the commands: the versions, the ones that made these runs, and one for each config."""
     if prepare := _preparation(runs):
-        yield element("p", "With the same code and versions, the same seed makes the same choices:")
-        yield code("\n".join(prepare))
+        yield paragraph("With the same code and versions, the same seed makes the same choices:")
+        yield Listing("\n".join(prepare))
     commands = dict.fromkeys(str(run.manifest["command"]) for run in runs if run.manifest.get("command"))
     if commands:
-        yield element("p", "The commands that made these runs:")
-        yield code("\n".join(commands))
-    yield element("p", "Or each alone, from its config above, saved under this name:")
-    yield code("\n".join(f"sparsefed run {file_name(label)}.toml" for label in labels(runs)))
+        yield paragraph("The commands that made these runs:")
+        yield Listing("\n".join(commands))
+    yield paragraph("Or each alone, from its config above, saved under this name:")
+    yield Listing("\n".join(f"sparsefed run {file_name(label)}.toml" for label in labels(runs)))
 
 
 def _preparation(runs: Sequence[RunRecord]) -> list[str]:
@@ -86,21 +78,19 @@ def file_name(label: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", label).strip("-.") or "run"
 
 
-def facts_table(caption: str, runs: Sequence[RunRecord], facts: Sequence[Facts]) -> Html:
-    """A table of named facts: a column a run, a row a run where they are many, or one column where all agree."""
-    found = keys(facts)
-    if not found:
-        return Html("")
+def _facts_table(caption: str, runs: Sequence[RunRecord], facts: Sequence[Facts]) -> Table | None:
+    """Return named facts: a column a run, a row a run where they are many, or one column where all agree."""
+    names = keys(facts)
+    if not names:
+        return None
     agree = len(runs) > 1 and all(each == facts[0] for each in facts)
     if len(runs) > MOST_COLUMNS and not agree:
-        rows = (
-            (label, *(each.get(key, "–") for key in found)) for label, each in zip(labels(runs), facts, strict=True)
-        )
-        return table(caption, ("Run", *found), rows, class_="facts")
+        by_run = zip(labels(runs), facts, strict=True)
+        rows = [(label, *(each.get(key, "–") for key in names)) for label, each in by_run]
+        return table(caption, ("Run", *names), rows, "facts")
     heads, columns = (["all runs"], facts[:1]) if agree else (labels(runs), facts)
-    return table(
-        caption, ("What", *heads), ((key, *(each.get(key, "–") for each in columns)) for key in found), class_="facts"
-    )
+    rows = [(key, *(each.get(key, "–") for each in columns)) for key in names]
+    return table(caption, ("What", *heads), rows, "facts")
 
 
 def _texts(facts: Any) -> dict[str, str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
-from typing import TYPE_CHECKING
+
+import altair as alt
 
 from sparsefed.core.errors import RunError
 from sparsefed.core.types import RunRecord
@@ -15,9 +16,6 @@ from sparsefed.reports.tradeoff import tradeoffs
 from sparsefed.results.matrix import matrices
 from sparsefed.results.numbers import Curve, binned, curve, finite, percent, perplexity, picked, times
 from sparsefed.results.summary import labels
-
-if TYPE_CHECKING:
-    import altair as alt
 
 WHO = {  # what is drawn of the norms, from which key of a row
     "attackers": ("attacker_norm", Stroke("#c2357a", (1, 0))),
@@ -58,8 +56,6 @@ def check(runs: Sequence[RunRecord]) -> None:
 
 def _shares(runs: Sequence[RunRecord], key: str, axis: str, title: str) -> alt.LayerChart | None:
     """One share between 0 and 1 against the round, a line a run."""
-    import altair as alt
-
     # An accuracy is shown as it was measured; a share of a small cohort jitters, so neighbours are put together.
     thin = picked if key.endswith("accuracy") else binned
     y = alt.Y("value:Q", title=axis, axis=alt.Axis(format=".0%"), scale=alt.Scale(domain=[0, 1]))
@@ -85,8 +81,6 @@ def _curves(
     title: str,
 ) -> alt.LayerChart | None:
     """A curve a run, where there are any; named each, or by family where they are many."""
-    import altair as alt
-
     names = labels(runs)
     lines = {label: points for label, points in zip(names, found, strict=True) if points}
     if not lines:
@@ -124,8 +118,6 @@ def _norms(runs: Sequence[RunRecord]) -> dict[str, alt.LayerChart | None]:
 
 def _norms_each(runs: Sequence[RunRecord]) -> dict[str, alt.LayerChart]:
     """The lengths of updates, a chart a run, all on one logarithmic scale."""
-    import altair as alt
-
     per_run = [_norm_curves(run) for run in runs]
     values = [value for lines in per_run for points in lines.values() for _, value in points]
     if not values:

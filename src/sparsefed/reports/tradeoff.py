@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import altair as alt
 
 from sparsefed.core.types import RunRecord
-from sparsefed.reports.lines import MARKS, PALETTE, dressed, log_ticks, share_axis
+from sparsefed.reports.lines import MARKS, PALETTE, dressed, share_axis
 from sparsefed.results.groups import facts, frozen, told_apart
 from sparsefed.results.matrix import NO_ATTACK, mean
-from sparsefed.results.numbers import finite, percent, significant
+from sparsefed.results.numbers import finite, log_ticks, percent, significant
 from sparsefed.results.summary import SummaryRow, attacked, summary
-
-if TYPE_CHECKING:
-    import altair as alt
 
 DIALS = {"k": "k, the coordinates that a round may change", "clip_norm": "L, the norm that an update may have"}
 MEASURES = {"Test accuracy": PALETTE[0], "Attack accuracy": PALETTE[1]}
@@ -56,8 +55,6 @@ def tradeoffs(runs: Sequence[RunRecord]) -> dict[str, alt.LayerChart]:
 
 def chart(sweep: Sweep) -> alt.LayerChart:
     """Test and attack accuracy against the parameter: means over seeds, with bars from the least to the most."""
-    import altair as alt
-
     points = _points(sweep)
     kinds = [kind for kind in MEASURES if any(point["kind"] == kind for point in points)]
     x = _axis(sweep)
@@ -72,8 +69,6 @@ def chart(sweep: Sweep) -> alt.LayerChart:
 
 
 def _axis(sweep: Sweep) -> alt.X:
-    import altair as alt
-
     low, high = min(sweep.rows) / 1.25, max(sweep.rows) * 1.25
     axis = alt.Axis(format="~s" if high > 1000 else "~g", values=log_ticks(low, high), grid=False)
     scale = alt.Scale(type="log", domain=[significant(low), significant(high)], nice=False)

@@ -8,6 +8,7 @@ from statistics import median
 from typing import Any
 
 Curve = Sequence[tuple[int, float]]  # (round, value), rounds ascending
+MOST_DECADES = 8  # with a tick, where a logarithmic axis shows powers of ten alone
 
 
 def finite(value: Any) -> float | None:
@@ -53,6 +54,22 @@ def tenths(shares: Sequence[float]) -> tuple[float, float]:
     ((0.6, 0.8), (0.9, 1))
     """
     return max(0, math.floor(10 * min(shares) - 0.01) / 10), min(1, math.ceil(10 * max(shares) + 0.01) / 10)
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """1, 2 and 5 of each decade between the two; the decades alone where these are many, and then not all of them.
+
+    >>> log_ticks(0.6, 30)
+    [1.0, 2.0, 5.0, 10.0, 20.0]
+    >>> log_ticks(0.5, 2e16)
+    [1.0, 1000.0, 1000000.0, 1000000000.0, 1000000000000.0, 1000000000000000.0]
+    """
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    steps = (1, 2, 5) if len(decades) <= 4 else (1,)
+    apart = math.ceil(len(decades) / MOST_DECADES)
+    decades = range(math.ceil(decades[0] / apart) * apart, decades[-1] + 1, apart)
+    ticks = (significant(step * 10.0**decade) for decade in decades for step in steps)
+    return [tick for tick in ticks if low <= tick <= high]
 
 
 def shown(value: float | None, write: Callable[[float], str]) -> str:
@@ -112,6 +129,19 @@ def duration(seconds: float | None) -> str:
     ('7.2 s', '1 min 12 s', '2 h 1 min')
     """
     return shown(seconds, _duration)
+
+
+def traffic(value: float | None) -> str:
+    """Return a number of bytes as a person reads it.
+
+    >>> traffic(381464.0), traffic(None)
+    ('381 kB', '–')
+    """
+    return shown(value, _traffic)
+
+
+def _traffic(value: float) -> str:
+    return f"{value:.0f} B" if value < 1000 else f"{value / 1e3:.3g} kB" if value < 1e6 else f"{length(value / 1e6)} MB"
 
 
 def _duration(seconds: float) -> str:

@@ -85,7 +85,7 @@ def _outcome(entry: Entry) -> str:
 
 def _extremes(matrix: Matrix) -> str:
     """The defenses that fared worst and best, each under the attack that did most to it."""
-    met = f"{_count(len(judgements(matrix)), 'defense')} met {_count(len(matrix.hostile), 'attack')}"
+    met = f"{counted(len(judgements(matrix)), 'defense')} met {counted(len(matrix.hostile), 'attack')}"
     aimed = [(e.attack, *pair) for pair, e in matrix.attacked.items() if e.attack is not None and e.converged]
     if not aimed:
         hurt = [(e.test, *pair) for pair, e in matrix.attacked.items() if e.test is not None and e.converged]
@@ -135,5 +135,10 @@ def _seeds(matrix: Matrix) -> str:
     return f"means over {min(counts)} seeds or more, which differ by up to {spread} points"
 
 
-def _count(n: int, what: str) -> str:
+def counted(n: int, what: str) -> str:
+    """Return a number of things.
+
+    >>> counted(1, "seed"), counted(3, "seed")
+    ('1 seed', '3 seeds')
+    """
     return f"{n} {what}{'s' * (n != 1)}"

@@ -2,7 +2,7 @@
 
     cells.py            a config as a cell with a key, and the cells without attackers beside it
     plan.py             which runs are wanted, in which order, and which attack a search settles on
-    runner.py           runs what is missing of plans: pool.py, worker.py, run_cell.py; progress.py says how far it is
+    runner.py           runs what is missing of plans: pool.py, worker.py, run_cell.py; clock.py says how long it takes
     ledger.py           the results as lines of JSON
     sweep.py, result.py `sparsefed.sweep`: a list of configs, or a grid over one
 

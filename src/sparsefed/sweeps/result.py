@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from sparsefed.core.errors import ConfigError, RunError, unknown
+from sparsefed.reports import document as doc
 from sparsefed.reports.lines import dressed, share_axis, stroke
-from sparsefed.reports.markup import table
-from sparsefed.reports.shell import page, section
+from sparsefed.reports.result import Report
 from sparsefed.results.measures import MEASURES, measure
 from sparsefed.results.numbers import significant
 from sparsefed.sweeps.ledger import Row
@@ -25,7 +24,7 @@ ALL = "all runs"  # the line of a chart without colours
 
 
 @dataclass(frozen=True)
-class SweepResult:
+class SweepResult(Report, described_by=__name__):
     """The runs of a sweep: the settings that tell them apart, and what was measured of each."""
 
     axes: tuple[str, ...]  # the keys of the grid, or "name"
@@ -35,30 +34,6 @@ class SweepResult:
     def records(self) -> list[dict[str, Any]]:
         """Return a flat record a run: its settings, its seed, whether it is done, and what was measured by name."""
         return [{**row["cell"], SEED: row[SEED], "status": row["status"], **row["metrics"]} for row in self.rows]
-
-    def to_dataframe(self) -> Any:
-        """Return the records as a pandas DataFrame, a row a run."""
-        import pandas
-
-        return pandas.DataFrame(self.records())
-
-    def to_json(self) -> str:
-        """Return the records as JSON."""
-        return json.dumps(self.records(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-
-    def to_html(self) -> str:
-        """Return a page that works offline: a table of all runs."""
-        return page("SparseFed sweep", f"{len(self.rows)} runs.", [section("Runs", self._repr_html_())])
-
-    def _repr_html_(self) -> str:
-        records = self.records()
-        shown = [name for name in SHOWN if any(name in record for record in records)]
-        head = [*self.axes, SEED, *(measure(name).title for name in shown)]
-        lines = (
-            [*(str(record[key]) for key in (*self.axes, SEED)), *(measure(n).write(record.get(n)) for n in shown)]
-            for record in records
-        )
-        return table("Runs of the sweep", head, lines, class_="numbers")
 
     def chart(self, x: str | None = None, y: str = "test_accuracy", colour: str | None = None) -> alt.LayerChart:
         """Draw a measure against a setting: the mean over the seeds, and their range as a band.
@@ -109,3 +84,21 @@ class SweepResult:
         for (at, line), values in measured.items():
             low, mean, high = (significant(f(values)) for f in (min, fmean, max))
             yield {"x": at, "line": line, "mean": mean, "least": low, "most": high}
+
+
+def document(result: SweepResult) -> doc.Document:
+    """Return the table of all runs."""
+    records = result.records()
+    shown = [name for name in SHOWN if any(name in record for record in records)]
+    head = [*result.axes, SEED, *(measure(name).title for name in shown)]
+    lines = (
+        [*(str(record[key]) for key in (*result.axes, SEED)), *(measure(n).write(record.get(n)) for n in shown)]
+        for record in records
+    )
+    runs = doc.section("Runs", doc.table("Runs of the sweep", head, lines), terminal=True)
+    return doc.Document("SparseFed sweep", f"{len(records)} runs.", (runs,))
+
+
+def numbers(result: SweepResult) -> list[dict[str, Any]]:
+    """Return what programs read: the records."""
+    return result.records()

@@ -18,12 +18,13 @@ from sparsefed import config as configs
 from sparsefed import runs
 from sparsefed.core.dtypes import computed_in
 from sparsefed.core.errors import ConfigError, RunError
+from sparsefed.core.progress import AtWork, OnProgress, Progress
 from sparsefed.sweeps import ledger as results
 from sparsefed.sweeps.cells import SweepCell
+from sparsefed.sweeps.clock import Clock
 from sparsefed.sweeps.ledger import Ledger
 from sparsefed.sweeps.plan import CellSlot, SweepPlan
 from sparsefed.sweeps.pool import Event, Workers, cores, pool
-from sparsefed.sweeps.progress import Clock, OnProgress, RunningCell, SweepProgress
 
 REFRESH = 0.25  # seconds between two looks at the workers where nothing happens
 
@@ -46,7 +47,7 @@ def run_plans(
         plans: What to run; equal cells are run once.
         out: The folder of results and cells.
         jobs: How many cells run at a time.
-        on_progress: Called with a `SweepProgress` whenever something has changed.
+        on_progress: Called with a `Progress` whenever something has changed.
         workers: Workers to use and to leave running, because more plans follow; own ones by default.
 
     Returns:
@@ -191,17 +192,17 @@ class _Run:
             for slot in results.slots(plan, self._ledger):
                 yield slot.cell
 
-    def _progress(self, workers: Workers, ended: str = "") -> SweepProgress:
+    def _progress(self, workers: Workers, ended: str = "") -> Progress:
         waiting, running = self.waiting, workers.running
         at_work = {cell.key for cell in running}
         still = len({cell.key for cell in waiting} | at_work) + self.coming
         failed = len(self._ledger.failed)
-        shown = (
-            RunningCell(self._titles[cell.key], self._clock.rounds.get(cell.key, 0), cell.config.rounds)
-            for cell in running
+        shown = tuple(
+            AtWork(self._titles[cell.key], self._clock.rounds.get(cell.key, 0), cell.config.rounds) for cell in running
         )
         left = self._left([cell for cell in waiting if cell.key not in at_work], running, workers.jobs)
-        return SweepProgress(len(self._done), failed, len(self._done) + failed + still, tuple(shown), left, ended)
+        done, fields = len(self._done) + failed, {"failed": str(failed)} if failed else {}
+        return Progress("cells", done, done + still, shown, fields, left, ended, unit="cell")
 
     def _left(self, waiting: Sequence[SweepCell], running: Sequence[SweepCell], jobs: int) -> float | None:
         """Seconds until the end: all rounds that are left at their rates, shared by the workers, of whom one may be

@@ -12,10 +12,10 @@ from sparsefed.config import Config
 from sparsefed.config import templates as bases
 from sparsefed.core.choice import Chosen
 from sparsefed.core.errors import ConfigError
+from sparsefed.core.progress import OnProgress
 from sparsefed.sweeps import ledger as results
 from sparsefed.sweeps.cells import Combination, Table
 from sparsefed.sweeps.plan import SweepPlan, group
-from sparsefed.sweeps.progress import OnProgress
 from sparsefed.sweeps.result import NAME, SEED, SweepResult
 from sparsefed.sweeps.runner import default_jobs, failures, run_plans, working_folder
 
@@ -46,7 +46,7 @@ def sweep(
         seeds: The seeds that everything is run with, or how many, counted from the config's; by default its own.
         folder: Where runs and results go; by default a temporary folder that is removed at the end.
         jobs: How many runs at a time; by default one a core.
-        on_progress: Called with a `SweepProgress` whenever something has changed.
+        on_progress: Called with a `Progress` whenever something has changed.
 
     Returns:
         The runs in the order of subjects, grid and seeds; `problem` tells of those that failed.

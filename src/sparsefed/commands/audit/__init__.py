@@ -7,40 +7,33 @@ plan.py             all of it as plans for `sweeps`: cells, resumable, never run
 analysis.py         `audit`: calibration -> matrix -> recommendation -> sensitivity -> certificate
 findings.py         `AuditResult`, and what follows from the runs
 recommend.py        the recommendation, a pure rule
-document.py, text.py, to_json.py, files.py   for a reader
+document.py         how the result reads
 """
 
 from __future__ import annotations
 
 from sparsefed.commands.audit.analysis import audit, run_audit
 from sparsefed.commands.audit.demo import demo, forget, introduction
-from sparsefed.commands.audit.document import html
-from sparsefed.commands.audit.files import save
+from sparsefed.commands.audit.document import limits, reasons, verdict
 from sparsefed.commands.audit.findings import AuditResult
 from sparsefed.commands.audit.options import AuditOptions, ask, attacked, read
 from sparsefed.commands.audit.recommend import Candidate, Recommendation, recommend
-from sparsefed.commands.audit.text import limits, reasons, tables, verdict
-from sparsefed.commands.audit.to_json import as_json
 
 __all__ = [
     "AuditOptions",
     "AuditResult",
     "Candidate",
     "Recommendation",
-    "as_json",
     "ask",
     "attacked",
     "audit",
     "demo",
     "forget",
-    "html",
     "introduction",
     "limits",
     "read",
     "reasons",
     "recommend",
     "run_audit",
-    "save",
-    "tables",
     "verdict",
 ]

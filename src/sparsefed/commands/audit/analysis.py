@@ -24,6 +24,7 @@ from sparsefed.commands.audit.plan import ALWAYS_VARIED, DIALS, Grid, grid, pair
 from sparsefed.commands.audit.recommend import Recommendation, recommend
 from sparsefed.config import Config
 from sparsefed.core.errors import ConfigError
+from sparsefed.core.progress import OnProgress, Progress
 from sparsefed.core.types import RunRecord
 from sparsefed.results.matrix import NO_ATTACK
 from sparsefed.results.numbers import curve, percent
@@ -33,7 +34,6 @@ from sparsefed.sweeps import runner
 from sparsefed.sweeps.ledger import Ledger, Row
 from sparsefed.sweeps.plan import SweepPlan
 from sparsefed.sweeps.pool import Workers, pool
-from sparsefed.sweeps.progress import OnProgress, SweepProgress
 
 CALIBRATION, MATRIX, SENSITIVITY = PLANS = ("calibration", "audit", "sensitivity")
 
@@ -73,7 +73,7 @@ def audit(
         tolerance: Points of test accuracy that a defense may cost without attackers.
         sensitivity: Whether k and L of some defenses are varied too.
         jobs: How many runs at a time; by default one a core.
-        on_progress: Called with a `SweepProgress` whenever something has changed.
+        on_progress: Called with a `Progress` whenever something has changed.
 
     Returns:
         The matrix of all pairs, the recommendation and what it rests on; `problem` tells of runs that failed.
@@ -134,20 +134,21 @@ def _run(plan: SweepPlan, place: _Place, before: int, after: int) -> tuple[list[
     """The lines of a plan whose runs are done; the view counts the cells of earlier and later plans too."""
     _forget_what_is_gone(plan, place.out)
 
-    def on_progress(progress: SweepProgress) -> None:
+    def on_progress(progress: Progress) -> None:
         place.on_progress(whole(progress, before, after))
 
     ledger = runner.run_plans([plan], place.out, place.jobs, on_progress, place.workers)
     return results.rows(plan, ledger), ledger
 
 
-def whole(progress: SweepProgress, before: int, after: int) -> SweepProgress:
+def whole(progress: Progress, before: int, after: int) -> Progress:
     """Return how far an audit is, from how far one of its plans is.
 
-    >>> whole(SweepProgress(5, 0, 10, (), 20.0), before=10, after=5)
-    SweepProgress(done=15, failed=0, total=25, running=(), left=40.0, ended='')
+    >>> progress = whole(Progress("cells", 5, 10, left=20.0), before=10, after=5)
+    >>> progress.done, progress.total, progress.left
+    (15, 25, 40.0)
     """
-    still = max(1, progress.total - progress.done - progress.failed)
+    still = max(1, progress.total - progress.done)
     left = None if progress.left is None else progress.left * (still + after) / still
     return replace(progress, done=progress.done + before, total=progress.total + before + after, left=left)
 

@@ -11,9 +11,8 @@ from pathlib import Path
 from sparsefed import config as configs
 from sparsefed import runs
 from sparsefed.commands.audit.analysis import PLANS
-from sparsefed.commands.audit.files import CONFIG, NUMBERS, PAGE
+from sparsefed.commands.audit.document import CONFIG, NUMBERS, PAGE, who
 from sparsefed.commands.audit.options import AuditOptions, ask
-from sparsefed.commands.audit.text import who
 from sparsefed.results.verdict import listed
 from sparsefed.sweeps import ledger as results
 

@@ -17,6 +17,7 @@ from sparsefed.commands.audit.recommend import Candidate, Recommendation
 from sparsefed.config import Config
 from sparsefed.core.types import RunRecord
 from sparsefed.defenses import DEFENSES, rule_info
+from sparsefed.reports.result import Report
 from sparsefed.results.matrix import NO_ATTACK, Entry, Matrix, judged, judgements
 from sparsefed.results.numbers import curve
 from sparsefed.results.summary import summary
@@ -48,7 +49,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class AuditResult:
+class AuditResult(Report, described_by="sparsefed.commands.audit.document"):
     """All there is to tell."""
 
     grid: Grid

@@ -7,19 +7,7 @@ numbers go in, where each comes from (`Assumption`), and refuses what the theory
 from __future__ import annotations
 
 from sparsefed.commands.certify.certificate import Certificate, certify
-from sparsefed.commands.certify.document import save
 from sparsefed.commands.certify.measured_convergence import Convergence, measure_convergence
 from sparsefed.commands.certify.options import CertificateOptions
-from sparsefed.commands.certify.text import tables
-from sparsefed.commands.certify.to_json import as_json
 
-__all__ = [
-    "Certificate",
-    "CertificateOptions",
-    "Convergence",
-    "as_json",
-    "certify",
-    "measure_convergence",
-    "save",
-    "tables",
-]
+__all__ = ["Certificate", "CertificateOptions", "Convergence", "certify", "measure_convergence"]

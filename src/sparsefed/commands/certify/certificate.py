@@ -20,17 +20,19 @@ from sparsefed.commands.certify.smoothness import Smoothness, is_linear, smoothn
 from sparsefed.commands.certify.subject import CertificateSource, read, unattacked, with_model
 from sparsefed.commands.certify.supported import CoveredServer, server_of
 from sparsefed.commands.certify.threat_schedules import WORST, ThreatSchedules, omegas, shares, threat_schedules
-from sparsefed.commands.common import OnProgress, RunAll, Subject, run_all, working_folder
+from sparsefed.commands.common import RunAll, Subject, run_all, working_folder
 from sparsefed.config import Config
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.metrics import distances
+from sparsefed.core.progress import OnProgress
+from sparsefed.reports.result import Report
 from sparsefed.results.numbers import percent
 
 HARDLY = 1.1  # a factor that is not worth its digits
 
 
 @dataclass(frozen=True)
-class Certificate:
+class Certificate(Report, described_by="sparsefed.commands.certify.document"):
     """How far attackers can drive a model at most, with all that it rests on."""
 
     source: CertificateSource

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rich.table import Table
+import altair as alt
 
 from sparsefed import config as configs
 from sparsefed.commands.certify.measured_convergence import Convergence
 from sparsefed.core import toml
-from sparsefed.reports.lines import INK, Stroke, dressed, log_ticks
-from sparsefed.reports.markup import code, element, folded, note, table
-from sparsefed.reports.shell import figure, figures, page, section
-from sparsefed.results.numbers import length, significant
+from sparsefed.reports import document as doc
+from sparsefed.reports.lines import INK, Stroke, colours, dashes, dressed
+from sparsefed.results.numbers import length, log_ticks, significant
 from sparsefed.theory.convergence import terms, worst_delta
-
-if TYPE_CHECKING:
-    import altair as alt
 
 GRADIENT = "‖∇f‖²"
 HEAD = ("Rounds", f"Least {GRADIENT} so far", "Bound, measured", "Bound, nothing measured", "As printed")
@@ -71,17 +67,16 @@ def curves(found: Convergence) -> Mapping[str, list[float]]:
     return dict(zip(HEAD[1:], (found.least, found.bound, found.worst, found.as_printed), strict=True))
 
 
-def rows(found: Convergence) -> Iterator[tuple[str, ...]]:
-    """The table under HEAD: 1, 2, 5, 10, ... rounds, and all of them."""
+def _rows(found: Convergence) -> Iterator[tuple[doc.TableCell, ...]]:
+    """Yield 1, 2, 5, 10, ... rounds, and all of them, under HEAD."""
     last = len(found.deltas)
     for done in dict.fromkeys([*map(int, log_ticks(1, last)), last]):
-        yield f"{done:,}", *(length(line[done - 1]) for line in curves(found).values())
+        lines = (doc.TableCell(length(line[done - 1]), line[done - 1]) for line in curves(found).values())
+        yield doc.TableCell(f"{done:,}", done), *lines
 
 
 def chart(found: Convergence) -> alt.LayerChart:
     """Measured and promised against the number of rounds."""
-    import altair as alt
-
     lines, last = curves(found), len(found.deltas)
     even = sorted({round(last ** (i / MOST_POINTS)) for i in range(MOST_POINTS + 1)})
     looked = sorted({last, *(point.rounds + 1 for point in found.points[:-1])})
@@ -93,20 +88,14 @@ def chart(found: Convergence) -> alt.LayerChart:
     low, high = (significant(f(v["value"] for v in values) * by) for f, by in ((min, 0.8), (max, 1.25)))
     x = alt.X("rounds:Q", title="Rounds (log)", **_log(1, max(last, 2)))
     y = alt.Y("value:Q", title=f"{GRADIENT} (log)", **_log(low, high))
-    colors = alt.Scale(domain=[*lines], range=[STROKES[name].color for name in lines])
-    dashes = alt.Scale(domain=[*lines], range=[list(STROKES[name].dash) for name in lines])
     drawn = alt.Chart(alt.InlineData(values=values)).mark_line(
         strokeWidth=2, clip=True, tooltip=alt.TooltipContent("data")
     )
-    base = drawn.encode(
-        x=x, y=y, color=alt.Color("line:N", scale=colors), strokeDash=alt.StrokeDash("line:N", scale=dashes)
-    )
+    base = drawn.encode(x=x, y=y, color=colours(STROKES), strokeDash=dashes(STROKES))
     return _dressed(alt.LayerChart(layer=[base, *_start(found, low, high)]), found)
 
 
 def _log(low: float, high: float) -> dict[str, Any]:
-    import altair as alt
-
     return {
         "axis": alt.Axis(format="~s" if low >= 1 else "~g", values=log_ticks(low, high)),
         "scale": alt.Scale(type="log", domain=[low, high], nice=False),
@@ -115,8 +104,6 @@ def _log(low: float, high: float) -> dict[str, Any]:
 
 def _start(found: Convergence, low: float, high: float) -> list[alt.Chart]:
     """A rule at the gradient of the first model, below which a bound says something."""
-    import altair as alt
-
     value = significant(found.points[0].gradient)
     if not low < value < high:
         return []
@@ -128,47 +115,32 @@ def _start(found: Convergence, low: float, high: float) -> list[alt.Chart]:
 
 
 def _dressed(drawn: alt.LayerChart, found: Convergence) -> alt.LayerChart:
-    import altair as alt
-
     told = f"Least {GRADIENT} measured {length(found.least[-1])}, bound {length(found.bound[-1])} at the end."
     title = alt.Title("What the theorem promises, and what a run does", subtitle=told)
     return dressed(drawn, title, list(STROKES))
 
 
-def html(found: Convergence) -> str:
-    """All of it as one page that works offline."""
+def document(found: Convergence) -> doc.Document:
+    """Return everything there is to read about a measured convergence."""
     news, *more = sentences(found)
     name = found.config.name or "a config"
-    numbers = table("The least gradient and its bounds", HEAD, rows(found), class_="numbers")
-    drawn = figure("convergence", chart(found), "Below the grey rule a bound says more than the first model does.")
-    again = ("Save the config and give it to ", element("code", "sparsefed certify CONFIG --convergence"))
-    return page(
-        f"SparseFed: convergence of {name}",
-        f"{len(found.deltas):,} rounds of a softmax layer with top {found.k:,} of {found.d:,} in {name}.",
-        [
-            section("Summary", element("p", news, class_="verdict"), numbers, note(" ".join(more)), note(RULES)),
-            section("Curves", figures([drawn])),
-            section("Config", folded("Config", code(toml.dumps(configs.dump(found.config))))),
-            section(
-                "How to run it again",
-                element("p", *again),
-                folded("The models that were looked at", _points(found)),
-            ),
-        ],
-        heading="SparseFed convergence",
+    numbers = doc.table("The least gradient and its bounds", HEAD, _rows(found))
+    caption = "Below the grey rule a bound says more than the first model does."
+    again = doc.paragraph("Save the config and give it to ", doc.Code("sparsefed certify CONFIG --convergence"))
+    looked = ((f"{p.rounds:,}", f"{p.loss:.4g}", length(p.gradient), length(p.moment)) for p in found.points)
+    points = doc.table("The models that were looked at", ("After round", "f", GRADIENT, "E‖g‖²"), looked)
+    parts = (
+        doc.section(
+            "Summary",
+            doc.paragraph(news, kind="verdict"),
+            numbers,
+            [doc.note(each, page_only=False) for each in more],
+            doc.note(RULES),
+            terminal=True,
+        ),
+        doc.section("Curves", doc.Figure("convergence", chart(found), caption)),
+        doc.section("Config", doc.fold("Config", doc.Listing(toml.dumps(configs.dump(found.config))))),
+        doc.section("How to run it again", again, doc.fold("The models that were looked at", points)),
     )
-
-
-def _points(found: Convergence) -> str:
-    cells = ((f"{p.rounds:,}", f"{p.loss:.4g}", length(p.gradient), length(p.moment)) for p in found.points)
-    return table("The models that were looked at", ("After round", "f", GRADIENT, "E‖g‖²"), cells, class_="numbers")
-
-
-def convergence_table(found: Convergence) -> Table:
-    """Return measured and promised, by the number of rounds."""
-    shown = Table(title="Convergence", title_justify="left")
-    for heading in HEAD:
-        shown.add_column(heading, justify="right")
-    for cells in rows(found):
-        shown.add_row(*cells)
-    return shown
+    rounds = f"{len(found.deltas):,} rounds of a softmax layer with top {found.k:,} of {found.d:,} in {name}."
+    return doc.Document(f"SparseFed: convergence of {name}", rounds, parts, heading="SparseFed convergence")

@@ -32,13 +32,15 @@ from torch import Tensor
 
 from sparsefed import config as configs
 from sparsefed import runs
-from sparsefed.commands.common import OnProgress, Progress, Subject
+from sparsefed.commands.common import Subject
 from sparsefed.config import Config, Experiment
 from sparsefed.core.engine import Cohort, LocalStep
 from sparsefed.core.errors import ConfigError
+from sparsefed.core.progress import OnProgress, Progress
 from sparsefed.core.round import Metrics, run_round
 from sparsefed.core.types import Batch
-from sparsefed.reports.lines import log_ticks
+from sparsefed.reports.result import Report
+from sparsefed.results.numbers import log_ticks
 from sparsefed.theory.convergence import Descent, printed, sharp, worst_delta
 
 CHUNK = 4096  # examples at a time
@@ -55,7 +57,7 @@ class MeasuredModel:
 
 
 @dataclass(frozen=True)
-class Convergence:
+class Convergence(Report, described_by="sparsefed.commands.certify.convergence_document"):
     """The convergence of a run as measured, and what the theorem says of it.
 
     Curves are by the number of rounds R = 1, 2, ..., of the least |grad f|^2 before round R: what bounded it once goes

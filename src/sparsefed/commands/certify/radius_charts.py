@@ -5,27 +5,26 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import altair as alt
 
 from sparsefed.commands.certify.accuracy import Accuracy
 from sparsefed.commands.certify.bounds import written
 from sparsefed.commands.certify.certificate import Certificate
 from sparsefed.commands.certify.l2_bound import Route, in_l1
-from sparsefed.reports.lines import PALETTE, dressed
+from sparsefed.reports.lines import PALETTE, Stroke, colours, dashes, dressed
 from sparsefed.results.numbers import percent, significant
 from sparsefed.theory import radius
 from sparsefed.theory.threat_schedule import ThreatSchedule
 
-if TYPE_CHECKING:
-    import altair as alt
-
 MOST_ROUNDS = 24  # at which a radius is drawn: each is the certificate of a run that long
 Points = Sequence[tuple[float, float]]
-SERIES: dict[str, tuple[str, tuple[int, int]]] = {  # colour, dash
-    "sparse": (PALETTE[0], (1, 0)),
-    "dense": (PALETTE[1], (8, 3)),
-    "sparse, clipping alone": (PALETTE[0], (3, 2)),
-    "dense, clipping alone": (PALETTE[1], (3, 2)),
+SERIES = {
+    "sparse": Stroke(PALETTE[0], (1, 0)),
+    "dense": Stroke(PALETTE[1], (8, 3)),
+    "sparse, clipping alone": Stroke(PALETTE[0], (3, 2)),
+    "dense, clipping alone": Stroke(PALETTE[1], (3, 2)),
 }
 
 
@@ -41,8 +40,6 @@ def charts(found: Certificate) -> dict[str, alt.LayerChart]:
 
 def _radii(found: Certificate, capped: bool) -> alt.LayerChart:
     """log10 of a radius against the round, sparse and dense, with what clipping alone promises."""
-    import altair as alt
-
     protocols = {"sparse": found.protocols.sparse, "dense": found.protocols.dense}
     given = {name: protocol for name, protocol in protocols.items() if protocol is not None}
     bound = _best(found.route) if capped else _recursion
@@ -78,8 +75,6 @@ def _recursion(protocol: ThreatSchedule) -> float:
 
 
 def _accuracy(found: Accuracy) -> alt.LayerChart:
-    import altair as alt
-
     lines = {
         "certified accuracy": [(each.share, each.accuracy) for each in found.curve],
         "chance": [(found.curve[0].share, found.chance), (found.curve[-1].share, found.chance)],
@@ -100,19 +95,15 @@ def _lines(
     write: Callable[[float], str],
 ) -> alt.LayerChart:
     """Named curves with a dot and a tooltip at each point."""
-    import altair as alt
-
     names = list(lines)
-    strokes = [SERIES.get(name, (PALETTE[i], (1, 0) if i == 0 else (3, 2))) for i, name in enumerate(names)]
+    strokes = {name: SERIES.get(name, Stroke(PALETTE[i], (3, 2) if i else (1, 0))) for i, name in enumerate(names)}
     data: list[dict[str, Any]] = [
         {"line": name, "x": significant(x, 6), "y": significant(y, 6), told[0]: f"{x:.4g}", told[1]: write(y)}
         for name, points in lines.items()
         for x, y in points
     ]
-    color = alt.Color("line:N", scale=alt.Scale(domain=names, range=[color for color, _ in strokes]))
-    dash = alt.StrokeDash("line:N", scale=alt.Scale(domain=names, range=[list(dash) for _, dash in strokes]))
-    base = alt.Chart(alt.InlineData(values=data)).encode(x=axes[0], y=axes[1], color=color)
+    base = alt.Chart(alt.InlineData(values=data)).encode(x=axes[0], y=axes[1], color=colours(strokes))
     tips = [alt.Tooltip("line:N", title="Bound"), *(alt.Tooltip(f"{each}:N") for each in told)]
     dots = base.mark_point(filled=True, size=40, opacity=0.9).encode(tooltip=tips)
-    chart = alt.LayerChart(layer=[base.mark_line(strokeWidth=2).encode(strokeDash=dash), dots])
+    chart = alt.LayerChart(layer=[base.mark_line(strokeWidth=2).encode(strokeDash=dashes(strokes)), dots])
     return dressed(chart, title, names)

@@ -20,33 +20,26 @@ accuracy, mean over the last epoch, or, where the attackers want no particular l
 from __future__ import annotations
 
 from sparsefed.commands.choose_k.choice import KEPT, OMEGA, SAMPLES, ChooseKOptions, ChooseKResult, Probe, Stage, knee
-from sparsefed.commands.choose_k.document import html, save
+from sparsefed.commands.choose_k.document import sentences
 from sparsefed.commands.choose_k.options import checked, load
 from sparsefed.commands.choose_k.probes import probe, probe_ks, with_k
 from sparsefed.commands.choose_k.sampling import choose_k, measure
-from sparsefed.commands.choose_k.text import curve_table, probe_table, sentences
-from sparsefed.commands.choose_k.view import ChoiceView
 
 __all__ = [
     "KEPT",
     "OMEGA",
     "SAMPLES",
-    "ChoiceView",
     "ChooseKOptions",
     "ChooseKResult",
     "Probe",
     "Stage",
     "checked",
     "choose_k",
-    "curve_table",
-    "html",
     "knee",
     "load",
     "measure",
     "probe",
     "probe_ks",
-    "probe_table",
-    "save",
     "sentences",
     "with_k",
 ]

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sparsefed.config import Config
+from sparsefed.reports.result import Report
 from sparsefed.theory.choice_of_k import ChosenK, FloatArray
 
 OMEGA, SAMPLES = 0.5, 10
@@ -72,7 +73,7 @@ class Probe:
 
 
 @dataclass(frozen=True)
-class ChooseKResult:
+class ChooseKResult(Report, described_by="sparsefed.commands.choose_k.document"):
     """The k that was chosen, and all that was measured for it."""
 
     config: Config

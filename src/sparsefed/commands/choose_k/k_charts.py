@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sparsefed.commands.choose_k.choice import ChooseKResult
-from sparsefed.commands.choose_k.text import lost, when
-from sparsefed.reports.lines import PALETTE, Stroke, dressed, log_ticks
-from sparsefed.results.numbers import percent, significant
+import altair as alt
 
-if TYPE_CHECKING:
-    import altair as alt
+from sparsefed.commands.choose_k.choice import ChooseKResult, Stage
+from sparsefed.reports.lines import PALETTE, Stroke, colours, dashes, dressed
+from sparsefed.results.numbers import length, log_ticks, percent, significant
 
 K = "k"  # a field, an axis and a line of the tooltip
 MARKS = {  # upright rules, the same on both charts
@@ -29,22 +27,30 @@ LINES = {  # of the probe runs
 STAGES = (PALETTE[0], PALETTE[2], PALETTE[4], PALETTE[5])
 
 
+def when(stage: Stage) -> str:
+    """Return which model was sampled."""
+    return f"after {stage.rounds} round{'s' if stage.rounds > 1 else ''}" if stage.rounds else "at the start"
+
+
+def lost(outcome: ChooseKResult, value: float) -> str:
+    """Return what is lost, as a share or as a mass."""
+    return length(value) if outcome.options.absolute else percent(value)
+
+
 def curve_chart(outcome: ChooseKResult) -> alt.LayerChart:
     """What top-k loses against k: a line a stage, the range of its samples around it, and the k's to compare."""
-    import altair as alt
-
     strokes = {when(stage): Stroke(STAGES[i % len(STAGES)], (1, 0)) for i, stage in enumerate(outcome.stages)}
     limit = f"omega = {lost(outcome, outcome.options.omega)}"
     marks = _curve_marks(outcome)
     strokes |= {limit: Stroke("#7f7f7f", (1, 2))} | {name: MARKS[kind] for name, (kind, _) in marks.items()}
-    color = _colors(strokes)
+    color = colours(strokes)
     x = _x([1, outcome.d])
     y = _y("Mass lost" if outcome.options.absolute else "Share of the l1 mass lost", not outcome.options.absolute)
     points = alt.Chart(alt.InlineData(values=_curve_points(outcome))).encode(x=x)
-    lines = points.mark_line(strokeWidth=2).encode(y=y, color=color, strokeDash=_dashes(strokes))
+    lines = points.mark_line(strokeWidth=2).encode(y=y, color=color, strokeDash=dashes(strokes))
     readable = points.mark_point(opacity=0, size=60, tooltip=alt.TooltipContent("data")).encode(y=y)
     across = alt.Chart(alt.InlineData(values=[{"line": limit, "value": outcome.options.omega}]))
-    level = across.mark_rule(strokeWidth=1.5).encode(y=y, color=color, strokeDash=_dashes(strokes))
+    level = across.mark_rule(strokeWidth=1.5).encode(y=y, color=color, strokeDash=dashes(strokes))
     told = f"k = {outcome.k:,} loses at most {lost(outcome, outcome.options.omega)} at every model that was sampled."
     layers = [*_bands(outcome, strokes, x), lines, level, _rules(marks, strokes, x), readable]
     return _dressed(layers, "What top-k loses", told, list(strokes))
@@ -52,8 +58,6 @@ def curve_chart(outcome: ChooseKResult) -> alt.LayerChart:
 
 def probe_chart(outcome: ChooseKResult) -> alt.LayerChart:
     """What the probe runs came to against k."""
-    import altair as alt
-
     marks = _probe_marks(outcome)
     points = [
         {"line": name, K: probe.k, "value": significant(value), name: percent(value)}
@@ -63,9 +67,9 @@ def probe_chart(outcome: ChooseKResult) -> alt.LayerChart:
     ]
     strokes = {name: stroke for name, (_, stroke) in LINES.items() if any(point["line"] == name for point in points)}
     strokes |= {name: MARKS[kind] for name, (kind, _) in marks.items()}
-    x, y, color = _x([probe.k for probe in outcome.probes]), _y("Accuracy", True), _colors(strokes)
+    x, y, color = _x([probe.k for probe in outcome.probes]), _y("Accuracy", True), colours(strokes)
     base = alt.Chart(alt.InlineData(values=points)).encode(x=x, y=y, color=color)
-    lines = base.mark_line(strokeWidth=2).encode(strokeDash=_dashes(strokes))
+    lines = base.mark_line(strokeWidth=2).encode(strokeDash=dashes(strokes))
     dots = base.mark_point(filled=True, size=60, opacity=1, tooltip=alt.TooltipContent("data"))
     best = outcome.knee
     told = f"The knee is at k = {best.k:,}." if best else "No run converged."
@@ -94,18 +98,14 @@ def _probe_marks(outcome: ChooseKResult) -> dict[str, tuple[str, int]]:
 
 
 def _rules(marks: Mapping[str, tuple[str, int]], strokes: Mapping[str, Stroke], x: alt.X) -> alt.Chart:
-    import altair as alt
-
     rows = [{"line": name, K: k} for name, (_, k) in marks.items()]
     rules = alt.Chart(alt.InlineData(values=rows)).mark_rule(strokeWidth=1.5, tooltip=alt.TooltipContent("data"))
-    drawn: alt.Chart = rules.encode(x=x, color=_colors(strokes), strokeDash=_dashes(strokes))
+    drawn: alt.Chart = rules.encode(x=x, color=colours(strokes), strokeDash=dashes(strokes))
     return drawn
 
 
 def _bands(outcome: ChooseKResult, strokes: Mapping[str, Stroke], x: alt.X) -> list[alt.Chart]:
     """The range of the samples of each stage, without a part in the legend, which would be as pale as they are."""
-    import altair as alt
-
     points = _curve_points(outcome)
     bands = {name: [point for point in points if point["line"] == name] for name in map(when, outcome.stages)}
     return [
@@ -116,23 +116,7 @@ def _bands(outcome: ChooseKResult, strokes: Mapping[str, Stroke], x: alt.X) -> l
     ]
 
 
-def _colors(strokes: Mapping[str, Stroke]) -> alt.Color:
-    import altair as alt
-
-    scale = alt.Scale(domain=list(strokes), range=[stroke.color for stroke in strokes.values()])
-    return alt.Color("line:N", scale=scale)
-
-
-def _dashes(strokes: Mapping[str, Stroke]) -> alt.StrokeDash:
-    import altair as alt
-
-    scale = alt.Scale(domain=list(strokes), range=[list(stroke.dash) for stroke in strokes.values()])
-    return alt.StrokeDash("line:N", scale=scale)
-
-
 def _x(ks: Sequence[int]) -> alt.X:
-    import altair as alt
-
     low, high = min(ks), max(ks)
     if low == high:  # a domain must not be empty
         low, high = max(1, low // 2), 2 * high
@@ -141,14 +125,10 @@ def _x(ks: Sequence[int]) -> alt.X:
 
 
 def _y(title: str, share: bool) -> alt.Y:
-    import altair as alt
-
     if share:
         return alt.Y("value:Q", title=title, axis=alt.Axis(format=".0%"), scale=alt.Scale(domain=[0, 1]))
     return alt.Y("value:Q", title=title, axis=alt.Axis(format="~g"))
 
 
 def _dressed(layers: Sequence[alt.Chart], title: str, told: str, names: Sequence[str]) -> alt.LayerChart:
-    import altair as alt
-
     return dressed(alt.LayerChart(layer=list(layers)), alt.Title(title, subtitle=textwrap.wrap(told, 100)), names)

@@ -15,15 +15,16 @@ from sparsefed import runs
 from sparsefed.commands.choose_k import probes
 from sparsefed.commands.choose_k.choice import SAMPLES, ChooseKOptions, ChooseKResult, Stage
 from sparsefed.commands.choose_k.options import checked, load
-from sparsefed.commands.common import OnProgress, Progress, Subject, run_all, run_into, working_folder
-from sparsefed.commands.tune import TuneProgress, tune
+from sparsefed.commands.common import Subject, run_all, run_into, working_folder
+from sparsefed.commands.tune import tune
 from sparsefed.config import Config, Experiment
 from sparsefed.core.errors import ConfigError, RunError
+from sparsefed.core.progress import OnProgress, Progress
 from sparsefed.core.round import RoundSetup, ServerState, run_round
 from sparsefed.core.signatures import parameters
 from sparsefed.core.types import Block, Context, Defense, State, Step
 from sparsefed.defenses import CommonOptions
-from sparsefed.reports.lines import log_ticks
+from sparsefed.results.numbers import log_ticks
 from sparsefed.theory import choice_of_k as choice
 from sparsefed.theory.choice_of_k import ChosenK, Curve, Draw, Gradient
 
@@ -85,10 +86,10 @@ def choose_k(
             return result
 
         def tuned(each: Config, trials: int, place: Path) -> Config:
-            def show(search: TuneProgress) -> None:
+            def show(search: Progress) -> None:
                 if on_progress is not None:
                     title = f"tuning the attack at k = {each.defense.params['k']}"
-                    on_progress(Progress(title, search.done + search.share, search.total, "trials"))
+                    on_progress(replace(search, title=title))
 
             return tune(each, trials=trials, folder=place, on_progress=show).tuned
 
@@ -150,7 +151,7 @@ class _Counter:
         """Count one more round as done."""
         self._done += 1
         if self._on_progress is not None:
-            self._on_progress(Progress(title, self._done, max(self._done, self._total)))
+            self._on_progress(Progress(title, self._done, max(self._done, self._total), line=f"{title} ..."))
 
 
 def _trained(experiment: Experiment, rounds: int, folder: Path, counter: _Counter) -> ServerState:

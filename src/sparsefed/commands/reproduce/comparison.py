@@ -14,6 +14,7 @@ from sparsefed.commands.reproduce.exhibit import Exhibit, Paper, PaperRow
 from sparsefed.commands.reproduce.grid import ExhibitPlan, matches, scaled
 from sparsefed.commands.reproduce.load import load_paper
 from sparsefed.core.errors import RunError
+from sparsefed.reports.result import Report
 from sparsefed.results.measures import measure
 from sparsefed.sweeps import ledger as results
 from sparsefed.sweeps.ledger import Row
@@ -30,7 +31,7 @@ FIXED_ATTACK = "Fixed attack: its parameters are as given, not tuned for each de
 
 
 @dataclass(frozen=True)
-class ExhibitResult:
+class ExhibitResult(Report, described_by="sparsefed.commands.reproduce.document"):
     """An exhibit at a scale: its results, the paper's numbers and the verdicts on the paper's claims."""
 
     exhibit: Exhibit

@@ -1,11 +1,11 @@
-"""What an exhibit leaves behind beside its results: a page with the verdicts first, and its charts as pictures."""
+"""An exhibit for a reader: verdicts first, our numbers beside the paper's, charts, and what was run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from sparsefed.commands.reproduce.claims import HOLDS, Judged
+from sparsefed.commands.reproduce.claims import HOLDS, NOT, PART, Judged
 from sparsefed.commands.reproduce.comparison import (
     ExhibitResult,
     body,
@@ -15,87 +15,114 @@ from sparsefed.commands.reproduce.comparison import (
     summary,
     what_was_scaled,
 )
+from sparsefed.commands.reproduce.exhibit import Exhibit
 from sparsefed.commands.reproduce.exhibit_charts import SAID, charts, together
 from sparsefed.commands.reproduce.grid import combinations
+from sparsefed.commands.reproduce.load import load, names
 from sparsefed.core import toml
-from sparsefed.reports.markup import Html, code, element, folded, joined, table
-from sparsefed.reports.pictures import picture, write
-from sparsefed.reports.shell import figure, figures, page, section
+from sparsefed.core.dtypes import has_bfloat16
+from sparsefed.reports import document as doc
+from sparsefed.reports.pictures import picture
 from sparsefed.results.numbers import duration
-from sparsefed.sweeps import ledger as results
 
 MOST_SHOWN = 6  # of the comparisons behind a verdict
+LEVELS: Mapping[str, doc.Level] = {HOLDS: "good", PART: "fair", NOT: "poor"}
+SLOWER = "Minutes are those of a processor with bfloat16. This one has none: expect twice as long, or more."
 
 
-def save(outcome: ExhibitResult, out: Path) -> list[Path]:
-    """Write the page, and where there is a chart its picture as PNG and SVG; say where."""
-    with results.disk(out):
-        written = [write(out / f"{outcome.name}.html", html(outcome).encode())]
-        whole = together(charts(outcome.exhibit, outcome.rows, outcome.paper))
-        if whole is not None:
-            formats = ("png", "svg")
-            written += [write(out / f"{outcome.name}.{kind}", picture(whole, kind)) for kind in formats]
-    return written
-
-
-def html(outcome: ExhibitResult) -> str:
-    """The outcome as one page that works offline, in the looks of a report."""
+def document(outcome: ExhibitResult) -> doc.Document:
+    """Return everything there is to read about an exhibit that has been run."""
     exhibit = outcome.exhibit
     drawn = charts(exhibit, outcome.rows, outcome.paper)
-    parts = [
-        section("Summary", *_summary(outcome)),
-        section("Charts", figures([figure(name, chart, SAID) for name, chart in drawn.items()])),
-        section("What was run", *_configs(outcome)),
-        section("Notes on the paper's numbers", *_notes(outcome)),
-        section("How to run it again", *_again(outcome)),
-    ]
+    notes = outcome.paper.notes
+    parts = (
+        doc.section("Summary", _summary(outcome), terminal=True),
+        doc.section("Charts", [doc.Figure(name, chart, SAID) for name, chart in drawn.items()]),
+        doc.section("What was run", _configs(outcome), terminal=True),
+        doc.section("Notes on the paper's numbers", [doc.Bullets(tuple(notes))] if notes else []),
+        doc.section("How to run it again", _again(outcome)),
+    )
     lead = f"{exhibit.question} Scale: {outcome.scale}."
-    return page(f"SparseFed: {exhibit.title}", lead, parts, heading=f"{exhibit.where}: {exhibit.title}")
+    return doc.Document(f"SparseFed: {exhibit.title}", lead, parts, heading=f"{exhibit.where}: {exhibit.title}")
 
 
-def _summary(outcome: ExhibitResult) -> Iterator[Html]:
-    yield element("p", summary(outcome), class_="verdict")
+def _summary(outcome: ExhibitResult) -> Iterator[doc.Block]:
+    yield doc.paragraph(summary(outcome), kind="verdict")
     if outcome.judged:
-        lines = (
-            (each.claim.text, each.claim.where, element("strong", each.verdict), _against(each))
-            for each in outcome.judged
-        )
-        yield table("What the paper says", ("Claim", "Where", "Here", "Comparisons"), lines, class_="facts")
-    heads = [column.title for column in columns(outcome)]
-    yield table("Our numbers beside the paper's", heads, body(outcome), class_="numbers")
-    yield from (element("p", rule, class_="note") for rule in rules(outcome))
+        lines = ((each.claim.text, each.claim.where, _verdict(each), _comparisons(each)) for each in outcome.judged)
+        yield doc.table("What the paper says", ("Claim", "Where", "Here", "Comparisons"), lines, "lines")
+    yield _numbers(outcome)
+    yield from map(doc.note, rules(outcome))
 
 
-def _against(judged: Judged) -> Html:
-    """What a verdict rests on; folded where it holds everywhere."""
-    shown, many = joined(map(_line, grounds(judged, MOST_SHOWN))), len(judged.comparisons)
-    return folded(f"at all {many}", shown) if judged.verdict == HOLDS and many > 1 else shown
+def _verdict(judged: Judged) -> doc.TableCell:
+    return doc.TableCell(judged.verdict, level=LEVELS.get(judged.verdict, ""), strong=True)
 
 
-def _line(text: str) -> Html:
-    return element("div", text)
+def _comparisons(judged: Judged) -> doc.TableCell:
+    """Return what a verdict rests on; folded where it holds everywhere."""
+    many = len(judged.comparisons)
+    everywhere = judged.verdict == HOLDS and many > 1
+    return doc.TableCell("\n".join(grounds(judged, MOST_SHOWN)), fold=f"at all {many}" if everywhere else "")
 
 
-def _configs(outcome: ExhibitResult) -> Iterator[Html]:
+def _numbers(outcome: ExhibitResult) -> doc.Table:
+    """Return ours beside the paper's; a terminal leaves out what is the same in every row."""
+    heads, lines = columns(outcome), body(outcome)
+    same = [head.ours is None and len({line[i] for line in lines}) == 1 < len(lines) for i, head in enumerate(heads)]
+    every = [
+        doc.Head(head.title, left=head.ours is None, page_only=same[i], below=head.ours is False)
+        for i, head in enumerate(heads)
+    ]
+    return doc.table("Our numbers beside the paper's", every, lines)
+
+
+def _configs(outcome: ExhibitResult) -> Iterator[doc.Block]:
     changed = what_was_scaled(outcome)
     if changed:
-        yield element("h3", f"What scale {outcome.scale} changes")
-        yield element("ul", *(element("li", line) for line in changed))
+        yield doc.Heading(f"What scale {outcome.scale} changes")
+        yield doc.Bullets(tuple(changed))
     if not outcome.exact:
         first = combinations(outcome.exhibit, outcome.scale)[0]
         name = ", ".join(first.values.values())
         text = toml.dumps(first.result(0, next(iter(first.variants), None)).table)
-        yield folded(f"Config of the first combination: {name}", code(text))
+        yield from doc.fold(f"Config of the first combination: {name}", doc.Listing(text))
 
 
-def _again(outcome: ExhibitResult) -> Iterator[Html]:
-    command = f"sparsefed reproduce {outcome.exhibit.name} --scale {outcome.scale}"
-    yield code(command)
+def _again(outcome: ExhibitResult) -> Iterator[doc.Block]:
+    yield doc.Listing(f"sparsefed reproduce {outcome.exhibit.name} --scale {outcome.scale}")
     cells = len({row["key"] for row in outcome.rows if row["key"]})
     took = "" if outcome.seconds is None else f" They took {duration(outcome.seconds)} of one worker's time."
-    yield element("p", f"{cells} runs.{took}" if cells else "A formula: nothing is run.")
+    yield doc.paragraph(f"{cells} runs.{took}" if cells else "A formula: nothing is run.")
 
 
-def _notes(outcome: ExhibitResult) -> Iterator[Html]:
-    if outcome.paper.notes:
-        yield element("ul", *(element("li", note) for note in outcome.paper.notes))
+def files(outcome: ExhibitResult) -> dict[str, str | bytes]:
+    """Return the page, and where there is a chart its picture as PNG and SVG."""
+    whole = together(charts(outcome.exhibit, outcome.rows, outcome.paper))
+    pictures = {} if whole is None else {f"{outcome.name}.{kind}": picture(whole, kind) for kind in ("png", "svg")}
+    return {f"{outcome.name}.html": outcome.to_html(), **pictures}
+
+
+def records(outcome: ExhibitResult) -> list[dict[str, Any]]:
+    """Return the runs: where they stand in the grid, their role and their metrics."""
+    kept = ("role", "status", "seed", "attack", "key")
+    return [
+        {**row["cell"], **{name: row[name] for name in kept if name in row}, **(row.get("metrics") or {})}
+        for row in outcome.rows
+    ]
+
+
+def listing() -> doc.Table:
+    """Return what there is to reproduce."""
+    rows = ((name, exhibit.where, exhibit.title, _laptop(exhibit)) for name in names() for exhibit in [load(name)])
+    caption = "" if has_bfloat16() else SLOWER
+    return doc.table(caption, ("Name", "In the paper", "What it is", "At scale laptop"), rows, "prose")
+
+
+def _laptop(exhibit: Exhibit) -> str:
+    if exhibit.kind == "formula":
+        return "a formula"
+    scale = next((each for name, each in exhibit.scales.items() if name == "laptop"), None)
+    if scale is None:
+        return "not at this scale"
+    return "" if scale.est_minutes is None else f"about {scale.est_minutes:.0f} min on 2 cores"

@@ -10,20 +10,19 @@ import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import altair as alt
 
 from sparsefed.commands.reproduce.claims import MetricEntry, entries
 from sparsefed.commands.reproduce.exhibit import Chart, Exhibit, Paper, Pick
 from sparsefed.commands.reproduce.grid import matches
 from sparsefed.commands.reproduce.load import ROUND
-from sparsefed.reports.lines import CONFIG, DASHES, INK, LEGEND, PALETTE, SIZE, log_ticks
+from sparsefed.reports.lines import CONFIG, DASHES, INK, LEGEND, PALETTE, SIZE
 from sparsefed.results.measures import measure
+from sparsefed.results.numbers import log_ticks, significant
 from sparsefed.results.numbers import points as points_of
-from sparsefed.results.numbers import significant
 from sparsefed.sweeps.ledger import Row
-
-if TYPE_CHECKING:
-    import altair as alt
 
 MOST_TICKS = 10
 ROOM = 0.07  # of a logarithmic axis, for a label
@@ -78,8 +77,6 @@ def _drawn(
 
 
 def _title(exhibit: Exhibit, metric: str, panel: Pick) -> alt.Title:
-    import altair as alt
-
     where = "".join(f"; {axis}: {values[0]}" for axis, values in panel.items())
     about = measure(metric).about
     where_from = exhibit.where if exhibit.where.startswith("not ") else f"{exhibit.where} of the paper"
@@ -172,8 +169,6 @@ def _pairs(chart: Chart, across: Sequence[MetricEntry], up: Sequence[MetricEntry
 
 
 def _bars(chart: Chart, metric: str, points: Points, lines: list[str], title: alt.Title) -> alt.LayerChart:
-    import altair as alt
-
     order = _names(points, X)
     x = alt.X(f"{X}:N", title=chart.x, sort=None, scale=alt.Scale(domain=order), axis=_flat_labels(order))
     grouped = len(lines) > 1 and lines != order
@@ -192,8 +187,6 @@ def _bars(chart: Chart, metric: str, points: Points, lines: list[str], title: al
 
 
 def _lines(chart: Chart, metric: str, points: Points, lines: list[str], title: alt.Title) -> alt.LayerChart:
-    import altair as alt
-
     points, x = _placed(chart, points)
     base = alt.Chart(alt.InlineData(values=points)).encode(x=x)
     ours = base.transform_filter(f"datum.{WHOSE} == '{OURS}'")
@@ -208,8 +201,6 @@ def _lines(chart: Chart, metric: str, points: Points, lines: list[str], title: a
 
 
 def _heat(chart: Chart, metric: str, points: Points, lines: list[str], title: alt.Title) -> alt.LayerChart:
-    import altair as alt
-
     printed = {(point[X], point[LINE]): point[Y] for point in points if point[WHOSE] == PAPER}
     ours = [point | {"told": _square(metric, point, printed)} for point in points if point[WHOSE] == OURS]
     across, down = _names(ours, X), [line for line in lines if line in _names(ours, LINE)]
@@ -236,8 +227,6 @@ def _square(metric: str, point: Mapping[str, Any], printed: Mapping[tuple[str, s
 
 
 def _pareto(chart: Chart, metric: str, points: Points, lines: list[str], title: alt.Title) -> alt.LayerChart:
-    import altair as alt
-
     scale = alt.Scale(domain=[0, 1]) if measure(chart.x).share else alt.Scale(zero=False)
     x = alt.X(f"{X}:Q", title=measure(chart.x).title, scale=scale, axis=_axis(chart.x, points, X))
     base = alt.Chart(alt.InlineData(values=points)).encode(x=x, y=_quantity(metric, points))
@@ -264,8 +253,6 @@ def _losses(ours: alt.Chart, y: alt.Y, points: Points, colour: Any) -> list[alt.
 
 def _placed(chart: Chart, points: Points) -> tuple[Points, alt.X]:
     """The points with their x as a number where all are numbers, and the axis for them."""
-    import altair as alt
-
     read = [point[X] if chart.x == ROUND else number(point[X]) for point in points]
     numbers = [float(value) for value in read if value is not None]
     if len(numbers) < len(read):
@@ -290,8 +277,6 @@ def _placed(chart: Chart, points: Points) -> tuple[Points, alt.X]:
 
 def _quantity(metric: str, points: Sequence[Mapping[str, Any]]) -> alt.Y:
     """The y axis: shares from 0 to 1, what spans decades on a logarithmic scale."""
-    import altair as alt
-
     values = [point[Y] for point in points]
     title = measure(metric).title
     if measure(metric).share:
@@ -313,8 +298,6 @@ def _form(values: Sequence[float]) -> str:
 
 
 def _axis(metric: str, points: Sequence[Mapping[str, Any]], key: str) -> alt.Axis:
-    import altair as alt
-
     if measure(metric).write is points_of:
         return alt.Axis(labelExpr=IN_POINTS, grid=False, tickCount=6)
     form = ".0%" if measure(metric).share else _form([point[key] for point in points])
@@ -322,8 +305,6 @@ def _axis(metric: str, points: Sequence[Mapping[str, Any]], key: str) -> alt.Axi
 
 
 def _colours(lines: Sequence[str], legend: bool) -> alt.Color:
-    import altair as alt
-
     scale = alt.Scale(domain=list(lines), range=[PALETTE[i % len(PALETTE)] for i in range(len(lines))])
     shown: dict[str, Any] = {} if legend else {"legend": None}
     return alt.Color(f"{LINE}:N", scale=scale, **shown)
@@ -331,8 +312,6 @@ def _colours(lines: Sequence[str], legend: bool) -> alt.Color:
 
 def _dashes(lines: Sequence[str]) -> alt.StrokeDash:
     """In the legend together with the colours: one alone without a legend would take both out of it."""
-    import altair as alt
-
     scale = alt.Scale(domain=list(lines), range=[list(DASHES[i % len(DASHES)]) for i in range(len(lines))])
     shown: dict[str, Any] = {} if len(lines) > 1 else {"legend": None}
     return alt.StrokeDash(f"{LINE}:N", scale=scale, **shown)
@@ -340,8 +319,6 @@ def _dashes(lines: Sequence[str]) -> alt.StrokeDash:
 
 def _flat_labels(names: Sequence[str]) -> alt.Axis:
     """Names side by side where there is room, else slanted."""
-    import altair as alt
-
     room = SIZE["width"] / max(len(names), 1) / 6.5
     angle = {"labelAngle": 0} if max(map(len, names)) <= room else {"labelAngle": -35, "labelAlign": "right"}
     return alt.Axis(labelLimit=200, **angle)
@@ -359,8 +336,6 @@ def _dressed(
     lines: bool = False,
 ) -> alt.LayerChart:
     """The layers in the looks of a report; the legend of lines has strokes."""
-    import altair as alt
-
     column = 46 + 6.5 * min(36, max(map(len, names)))
     legend = LEGEND if lines else {key: item for key, item in LEGEND.items() if not key.startswith("symbol")}
     sized = alt.LayerChart(layer=list(layers)).properties(title=title, usermeta={"legendColumn": column}, **size)
@@ -370,8 +345,6 @@ def _dressed(
 
 def together(drawn: Mapping[str, alt.LayerChart]) -> alt.VConcatChart | alt.LayerChart | None:
     """All pictures of an exhibit as one, for a file."""
-    import altair as alt
-
     if len(drawn) < 2:
         return next(iter(drawn.values()), None)
     first = next(iter(drawn.values()))

@@ -12,9 +12,9 @@ from sparsefed.commands.reproduce.exhibit import Exhibit
 from sparsefed.commands.reproduce.grid import ExhibitPlan, plan
 from sparsefed.commands.reproduce.load import load
 from sparsefed.config import resolve
+from sparsefed.core.progress import OnProgress
 from sparsefed.sweeps import ledger as results
 from sparsefed.sweeps.ledger import Ledger, Row
-from sparsefed.sweeps.progress import OnProgress
 from sparsefed.sweeps.runner import default_jobs, failures, run_plans, working_folder
 
 
@@ -55,7 +55,7 @@ def reproduce(
         scale: "smoke" takes seconds, "laptop" at most an hour each, "paper" is everything as printed.
         folder: Where results and runs go and what is finished is found; by default a temporary folder.
         jobs: How many runs at a time; by default one a core.
-        on_progress: Called with a `SweepProgress` whenever something has changed.
+        on_progress: Called with a `Progress` whenever something has changed.
 
     Returns:
         A result for each name, in their order; not a list where `names` is one name. `problem` tells of runs that

@@ -20,21 +20,15 @@ two objectives Ozaki et al. 2020, Multiobjective Tree-Structured Parzen Estimato
 
 from __future__ import annotations
 
-from sparsefed.commands.tune.document import html, save, scatter
-from sparsefed.commands.tune.optimise import TuneProgress, tune
+from sparsefed.commands.tune.document import scatter, sentences
+from sparsefed.commands.tune.optimise import tune
 from sparsefed.commands.tune.space import search_space
-from sparsefed.commands.tune.text import front_table, sentences
-from sparsefed.commands.tune.trials import Trial, TuneResult
-from sparsefed.commands.tune.view import TuneView
+from sparsefed.commands.tune.trials import Trial, TuneResult, progress
 
 __all__ = [
     "Trial",
-    "TuneProgress",
     "TuneResult",
-    "TuneView",
-    "front_table",
-    "html",
-    "save",
+    "progress",
     "scatter",
     "search_space",
     "sentences",

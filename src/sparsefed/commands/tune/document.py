@@ -1,21 +1,20 @@
-"""What a search leaves behind: the config of the strongest attack, and a page with a chart of all trials."""
+"""A search for a reader: sentences, the trials as tables and as a chart, and the config of the strongest attack."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+import textwrap
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
 
-from sparsefed import runs
-from sparsefed.commands.tune.text import config_text, measured, sentences, short
-from sparsefed.commands.tune.trials import AIMS, Trial, TuneResult, values
-from sparsefed.reports.lines import MARKS, dressed, share_axis
-from sparsefed.reports.markup import Html, code, element, folded, joined, note, table
-from sparsefed.reports.shell import figure, figures, page, section
-from sparsefed.results.numbers import tenths
+import altair as alt
 
-if TYPE_CHECKING:
-    import altair as alt
+from sparsefed import config as configs
+from sparsefed.commands.tune.trials import AIMS, STEALTH, Trial, TuneResult, values
+from sparsefed.core import toml
+from sparsefed.reports import document as doc
+from sparsefed.reports.lines import MARKS, dressed, marks, share_axis, stairs
+from sparsefed.results.numbers import percent, tenths, times
 
 STRONGEST, PAGE = "strongest.toml", "tune.html"
 TRIAL, ATTACK, TEST, NORMS = "Trial", "Attack accuracy", "Test accuracy", "Attacker norm\u00a0/ honest norm"
@@ -28,51 +27,94 @@ KINDS = {  # how a trial is drawn: colour, shape
 }
 
 
-def save(outcome: TuneResult, folder: Path) -> list[Path]:
-    """Write the strongest attack as a config that can be run, and the page; say where."""
-    return runs.write_all({folder / STRONGEST: config_text(outcome), folder / PAGE: html(outcome)})
-
-
-def html(outcome: TuneResult) -> str:
-    """The outcome as one page that works offline, in the looks of a report."""
-    found, *rules = sentences(outcome)
+def document(outcome: TuneResult) -> doc.Document:
+    """Return everything there is to read about a search."""
+    first, *rules = sentences(outcome)
     name, attack = outcome.config.name or "a config", outcome.config.attack
-    front = _table("The trials that no other beats", outcome, outcome.front)
     lead = f"{len(outcome.trials)} trials of attack {attack.name if attack else ''} in {name}."
-    again = element(
-        "p",
+    again = doc.paragraph(
         f"{STRONGEST}, beside this page, is the config above: ",
-        element("code", f"sparsefed run {STRONGEST}"),
+        doc.Code(f"sparsefed run {STRONGEST}"),
         " comes to the numbers of its trial.",
     )
-    parts = [
-        section("Summary", element("p", found, class_="verdict"), front, note(" ".join(rules))),
-        section("Trials", figures([figure("trials", scatter(outcome), _read_for(outcome))])),
-        section("All trials", folded("All trials", _table("All trials", outcome, outcome.trials))),
-        section("Config", folded("Config of the strongest attack", code(config_text(outcome)))),
-        section("How to run it again", again),
-    ]
-    return page(f"SparseFed: tuning {name}", lead, parts, heading="SparseFed tuning")
+    front = _table("The trials that no other beats", outcome, outcome.front)
+    more = doc.note(" ".join(rules), page_only=False)
+    parts = (
+        doc.section("Summary", doc.paragraph(first, kind="verdict"), front, more, terminal=True),
+        doc.section("Trials", doc.Figure("trials", scatter(outcome), _read_for(outcome))),
+        doc.section("All trials", doc.fold("All trials", _table("All trials", outcome, outcome.trials))),
+        doc.section("Config", doc.fold("Config of the strongest attack", doc.Listing(config_text(outcome)))),
+        doc.section("How to run it again", again),
+    )
+    return doc.Document(f"SparseFed: tuning {name}", lead, parts, heading="SparseFed tuning")
 
 
-def _table(caption: str, outcome: TuneResult, trials: Sequence[Trial]) -> Html:
-    """Trials in rows, a column for each parameter that was searched."""
-    rows = ((_named(outcome, trial), *measured(trial), *_params(outcome, trial), _ended(trial)) for trial in trials)
-    return table(caption, (TRIAL, ATTACK, TEST, NORMS, *outcome.space, "Ended"), rows, class_="numbers")
+def sentences(outcome: TuneResult) -> list[str]:
+    """Return the outcome in a few sentences, the most important first."""
+    best, first = outcome.strongest, outcome.first
+    count = Counter(trial.state for trial in outcome.trials)
+    ended = [f"{count[state]} {state}" for state in ("finished", "pruned", "refused") if count[state]]
+    ended += [f"{outcome.failed} interrupted, not counted"] if outcome.failed else []
+    if best == first:
+        result = "The search found nothing stronger than the parameters as given"
+    else:
+        result = f"Strongest: trial {best.number}, {_came_to(best)} (as given: {_came_to(first)})"
+    params = ", ".join(f"{name} = {_short(value)}" for name, value in best.params.items())
+    return [f"{result}: {params}.", f"Trials ({AIMS[outcome.objective]}): {', '.join(ended)}.", _rule(outcome)]
 
 
-def _ended(trial: Trial) -> str:
-    return f"pruned at round {trial.rounds}" if trial.state == "pruned" else trial.state
+def _rule(outcome: TuneResult) -> str:
+    below = f"at most {100 * (STEALTH if outcome.stealth is None else outcome.stealth):g} points below the best of all"
+    below += ", or no lower than with the parameters as given" if outcome.stealth is None else ""
+    return {
+        "both": f"Strongest is the highest attack accuracy among finished trials whose test accuracy is {below}.",
+        "attack": "Strongest is the highest attack accuracy.",
+        "damage": "Strongest is the lowest test accuracy; a model that did not converge counts as 0.",
+    }[outcome.objective] + " Attack accuracy is the mean over the last epoch."
 
 
-def _named(outcome: TuneResult, trial: Trial) -> Html:
+def _came_to(trial: Trial) -> str:
+    attack = "" if trial.attack_accuracy is None else f"attack accuracy {percent(trial.attack_accuracy)}, "
+    return attack + (f"test accuracy {percent(trial.test_accuracy)}" if trial.converged else "did not converge")
+
+
+def _short(value: Any) -> str:
+    """Return a value with the digits that matter."""
+    return f"{value:.3g}" if isinstance(value, float) else toml.value(value)
+
+
+def config_text(outcome: TuneResult) -> str:
+    """Return the config of the strongest attack, ready to be run, with what is known of it on top."""
+    head = (line for sentence in sentences(outcome) for line in textwrap.wrap(sentence, 100))
+    return "".join(f"# {line}\n" for line in head) + f"\n{toml.dumps(configs.dump(outcome.tuned))}\n"
+
+
+def _table(caption: str, outcome: TuneResult, trials: Sequence[Trial]) -> doc.Table:
+    """Return trials in rows, with a column for each parameter that was searched."""
+    rows = (_cells(outcome, trial) for trial in trials)
+    return doc.table(caption, (TRIAL, ATTACK, TEST, NORMS, *outcome.space, "Ended"), rows)
+
+
+def _cells(outcome: TuneResult, trial: Trial) -> list[doc.TableCell]:
     said = {"strongest": trial == outcome.strongest, "as given": trial == outcome.first}
-    badges = (element("span", word, class_="badge") for word, holds in said.items() if holds)
-    return joined([str(trial.number), *badges], "\u00a0")
+    badges = tuple(word for word, holds in said.items() if holds)
+    ended = f"pruned at round {trial.rounds}" if trial.state == "pruned" else trial.state
+    return [
+        doc.TableCell(str(trial.number), trial.number, badges=badges),
+        doc.TableCell(percent(trial.attack_accuracy), trial.attack_accuracy),
+        doc.TableCell(percent(trial.test_accuracy) if trial.converged else "DNC", trial.test_accuracy),
+        doc.TableCell(times(trial.norm_ratio), trial.norm_ratio),
+        *(doc.TableCell(_short(trial.params[name]) if name in trial.params else "–") for name in outcome.space),
+        doc.TableCell(ended),
+    ]
 
 
-def _params(outcome: TuneResult, trial: Trial) -> Iterator[str]:
-    return (short(trial.params[name]) if name in trial.params else "–" for name in outcome.space)
+def files(outcome: TuneResult) -> dict[str, str]:
+    """Return what a search leaves behind: a config that can be run, and the page."""
+    return {STRONGEST: config_text(outcome), PAGE: outcome.to_html()}
+
+
+# --- the chart -------------------------------------------------------------------------------------------------------
 
 
 def _read_for(outcome: TuneResult) -> str:
@@ -82,9 +124,7 @@ def _read_for(outcome: TuneResult) -> str:
 
 
 def scatter(outcome: TuneResult) -> alt.LayerChart:
-    """All trials: attack accuracy over test accuracy, or, where there is only the latter, over the trial's number."""
-    import altair as alt
-
+    """Draw all trials: attack accuracy over test accuracy, or, where there is only the latter, over their numbers."""
     points = [_point(outcome, trial) for trial in outcome.trials if trial.test_accuracy is not None]
     points.sort(key=lambda point: -list(KINDS).index(point["kind"]))  # what matters is drawn last, on top
     if outcome.objective == "damage":
@@ -93,31 +133,16 @@ def scatter(outcome: TuneResult) -> alt.LayerChart:
     else:
         x = alt.X(**share_axis(TEST, *tenths([point[TEST] for point in points])))
         y = alt.Y(**share_axis(ATTACK))
-    layers = [_marks(points).encode(x=x, y=y)]
+    layers = [marks(points, KINDS, size=80, opacity=0.85).encode(x=x, y=y)]
     if outcome.objective == "both":
         front = [_point(outcome, trial) for trial in outcome.front]
-        stairs = alt.Chart(alt.InlineData(values=front)).mark_line(
-            color=KINDS["front"][0], strokeWidth=1, opacity=0.5, interpolate="step-before"
-        )
-        layers.insert(0, stairs.encode(x=x, y=y))
+        layers.insert(0, stairs(front, KINDS["front"][0], "step-before").encode(x=x, y=y))
     title = alt.Title("What the search found", subtitle=f"{len(points)} trials: {AIMS[outcome.objective]}.")
     return dressed(alt.LayerChart(layer=layers), title, list(KINDS), MARKS)
 
 
-def _marks(points: list[dict[str, Any]]) -> alt.Chart:
-    import altair as alt
-
-    kinds = [kind for kind in KINDS if any(point["kind"] == kind for point in points)]
-    colors, shapes = (alt.Scale(domain=kinds, range=[KINDS[kind][i] for kind in kinds]) for i in range(2))
-    marks = alt.Chart(alt.InlineData(values=points)).mark_point(
-        filled=True, size=80, opacity=0.85, tooltip=alt.TooltipContent("data")
-    )
-    drawn: alt.Chart = marks.encode(color=alt.Color("kind:N", scale=colors), shape=alt.Shape("kind:N", scale=shapes))
-    return drawn
-
-
 def _point(outcome: TuneResult, trial: Trial) -> dict[str, Any]:
-    """A trial as the chart and its tooltip know it."""
+    """Return a trial as the chart and its tooltip know it."""
     kinds = {
         "strongest": trial == outcome.strongest,
         "as given": trial == outcome.first,
@@ -126,4 +151,4 @@ def _point(outcome: TuneResult, trial: Trial) -> dict[str, Any]:
     attack, test = values(trial, "both")
     told = {TRIAL: trial.number} | ({} if trial.attack_accuracy is None else {ATTACK: attack}) | {TEST: test}
     kind = next((kind for kind, holds in kinds.items() if holds), trial.state)
-    return told | {name: short(value) for name, value in trial.params.items()} | {"kind": kind}
+    return told | {name: _short(value) for name, value in trial.params.items()} | {"kind": kind}

@@ -29,11 +29,13 @@ from sparsefed.commands.tune.trials import (
     front,
     nondominated,
     outdone,
+    progress,
     strongest,
     values,
 )
 from sparsefed.config import Config, Experiment
 from sparsefed.core.errors import ConfigError, unknown
+from sparsefed.core.progress import OnProgress, Progress
 from sparsefed.core.rng import integer_seed
 from sparsefed.results.summary import summarise
 
@@ -43,20 +45,6 @@ if TYPE_CHECKING:
 CHECKED_AT = (1 / 3, 1 / 2)  # of the rounds from the attack's start: where a trial may be pruned
 SETTLED = ("COMPLETE", "PRUNED")
 Rows = Sequence[Mapping[str, Any]]
-
-
-@dataclass(frozen=True)
-class TuneProgress:
-    """How far a search is."""
-
-    done: int  # trials that have ended
-    total: int
-    share: float  # of the trial under way
-    best: Trial | None
-    ended: Trial | None = None  # the trial that has just ended
-
-
-OnTuning = Callable[[TuneProgress], None]
 
 
 @dataclass(frozen=True)
@@ -95,7 +83,7 @@ def tune(
     stealth: float | None = None,
     seed: int | None = None,
     storage: str | None = None,
-    on_progress: OnTuning | None = None,
+    on_progress: OnProgress | None = None,
 ) -> TuneResult:
     """Search the strongest attack against a config's defense; every trial is a run with other parameters of its attack.
 
@@ -131,10 +119,10 @@ def tune(
         search = _Search(config, searched, aim, stealth, drawn_from, experiment.facts, load, place)
         with runs.locked(kept), studies.patiently() as check:
 
-            def show(progress: TuneProgress) -> None:
+            def show(reached: Progress) -> None:
                 check()
                 if on_progress is not None:
-                    on_progress(progress)
+                    on_progress(reached)
 
             name = studies.study_name(kept, config, searched, aim)
             with studies.opened(name, kept, storage, aim) as study:
@@ -165,14 +153,13 @@ def _aim(wanted: str | None, experiment: Experiment) -> Objective:
     return "damage"
 
 
-def _go_on(study: optuna.Study, search: _Search, wanted: int, show: OnTuning) -> None:
+def _go_on(study: optuna.Study, search: _Search, wanted: int, show: OnProgress) -> None:
     """Run trial after trial until there are as many as wanted."""
     optuna = studies.library()
     ended: list[Trial] = []
     while True:
         done, best = len(studies.in_state(study, *SETTLED)), _best(study, search)
-        progress = TuneProgress(done, wanted, 0.0, best)
-        show(replace(progress, ended=ended[-1] if ended else None))
+        show(progress(done, wanted, best, ended[-1] if ended else None))
         if done >= wanted and best is not None:
             return
         # Where all but the first trial is done, it is not left to another machine, which may be dead.
@@ -182,14 +169,14 @@ def _go_on(study: optuna.Study, search: _Search, wanted: int, show: OnTuning) ->
         drawn = integer_seed(search.seed, "tune", done, running) % 2**32
         study.sampler = optuna.samplers.TPESampler(seed=drawn, constant_liar=True)
         study.optimize(
-            functools.partial(_try, search, _within_a_trial(show, progress)),
+            functools.partial(_try, search, _within_a_trial(show, progress(done, wanted, best))),
             n_trials=1,
             callbacks=[lambda study, trial: ended.append(studies.read(trial))],  # noqa: ARG005
         )
 
 
-def _within_a_trial(show: OnTuning, progress: TuneProgress) -> Callable[[float], None]:
-    return lambda share: show(replace(progress, share=share))
+def _within_a_trial(show: OnProgress, before: Progress) -> Callable[[float], None]:
+    return lambda share: show(replace(before, done=before.done + share))
 
 
 def _is_coming(study: optuna.Study, own: Mapping[str, Any]) -> bool:

@@ -8,6 +8,9 @@ from typing import Any, Literal
 
 from sparsefed.commands.tune.space import Space, with_params
 from sparsefed.config import Config
+from sparsefed.core.progress import Progress
+from sparsefed.reports.result import Report
+from sparsefed.results.numbers import percent
 
 Objective = Literal["both", "attack", "damage"]
 AIMS: Mapping[Objective, str] = {
@@ -35,7 +38,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class TuneResult:
+class TuneResult(Report, described_by="sparsefed.commands.tune.document"):
     """A search for the strongest attack, as far as it has come."""
 
     config: Config  # the one that was given
@@ -112,3 +115,19 @@ def outdone(now: tuple[float, ...], then: tuple[float, ...]) -> bool:
     """
     ahead = [b - a for a, b in zip(now, then, strict=True)]
     return max(ahead) >= GAP and min(ahead) >= -SLACK
+
+
+# --- how far a search is ---------------------------------------------------------------------------------------------
+
+
+def progress(done: float, total: int, best: Trial | None, ended: Trial | None = None) -> Progress:
+    """Return how far a search is: trials done, the best so far, and the one that has just ended."""
+    best_so_far, line = _brief(best) if best else "–", ""
+    if ended is not None:
+        line = f"{_brief(ended) if ended.state == 'finished' else ended.state}; best {best_so_far}"
+    return Progress("trials", done, total, fields={"best": best_so_far}, line=line, unit="trial")
+
+
+def _brief(trial: Trial) -> str:
+    attack = "" if trial.attack_accuracy is None else f"attack {percent(trial.attack_accuracy)} "
+    return attack + (f"test {percent(trial.test_accuracy)}" if trial.converged else "DNC")

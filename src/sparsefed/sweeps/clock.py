@@ -1,39 +1,14 @@
-"""How far a sweep is, and the seconds that it still takes, from what rounds have cost so far."""
+"""The seconds that a sweep still takes, from what rounds have cost so far."""
 
 from __future__ import annotations
 
 import functools
 import json
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import median
 
 from sparsefed.sweeps.cells import SweepCell
-
-
-@dataclass(frozen=True)
-class RunningCell:
-    """A cell that a worker is running."""
-
-    title: str
-    round: int
-    rounds: int
-
-
-@dataclass(frozen=True)
-class SweepProgress:
-    """How far a sweep is: what `on_progress` is called with."""
-
-    done: int
-    failed: int
-    total: int  # as far as it is known: a search decides what follows it
-    running: tuple[RunningCell, ...]
-    left: float | None  # seconds, from what cells of the same kind took
-    ended: str = ""  # the cell that has just come to its end, and how
-
-
-OnProgress = Callable[[SweepProgress], None]
 
 
 @dataclass

@@ -1,0 +1,95 @@
+"""What a person sees while something long runs: one line for all of it, and one for each part at work."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, ProgressColumn, Task, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as RichProgress
+from rich.text import Text
+
+from sparsefed.core.progress import AtWork, Progress
+from sparsefed.results.numbers import duration
+
+_LONGEST_BAR = 24
+
+
+class ProgressView:
+    """Shows `Progress`: live on a terminal; elsewhere a line for each thing that happens.
+
+    Args:
+        console: Where to show it.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bars = RichProgress(
+            TextColumn("{task.description}", markup=False, style="bold"),
+            BarColumn(bar_width=max(3, min(_LONGEST_BAR, console.width - 84))),
+            TextColumn("{task.fields[count]}"),
+            TextColumn("{task.fields[what]}"),
+            TimeElapsedColumn(),
+            _Left(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._all = self._bars.add_task("", total=1, visible=False, count="", what="", left=None)
+        self._lines: list[TaskID] = []
+        self._began, self._first = 0.0, 0.0
+        self._shown: Progress | None = None
+
+    def __enter__(self) -> ProgressView:
+        self._bars.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for line in self._lines:
+            self._bars.update(line, visible=False)
+        self._bars.stop()
+
+    def show(self, progress: Progress) -> None:
+        """Show how far it is now."""
+        if self._shown is None or progress.total != self._shown.total:
+            # What was done before this call took none of its time.
+            self._began, self._first = time.monotonic(), progress.done
+            self._bars.reset(self._all)
+        left = self._left(progress)
+        self._update(self._all, AtWork(progress.title, progress.done, progress.total, progress.fields), left)
+        while len(self._lines) < len(progress.running):
+            self._lines.append(self._bars.add_task("", total=1, visible=False, count="", what="", left=None))
+        for line in self._lines[len(progress.running) :]:
+            self._bars.update(line, visible=False)
+        for line, part in zip(self._lines, progress.running, strict=False):
+            self._update(line, part, None)
+        said = progress.numbered_line
+        if said and not self._console.is_terminal and said != (self._shown and self._shown.numbered_line):
+            known = "" if left is None else f"; {duration(left)} left"
+            self._console.print(f"{said}{known}", highlight=False, soft_wrap=True, markup=False)
+        self._shown = progress
+
+    def _left(self, progress: Progress) -> float | None:
+        if progress.left is not None or progress.done <= self._first:
+            return progress.left
+        spent = time.monotonic() - self._began
+        return spent / (progress.done - self._first) * max(progress.total - progress.done, 0)
+
+    def _update(self, line: TaskID, part: AtWork, left: float | None) -> None:
+        width = max(12, self._console.width - 62)
+        title = part.title if len(part.title) <= width else f"{part.title[: width - 1]}…"
+        if line != self._all and self._bars.tasks[self._bars.task_ids.index(line)].description != title:
+            self._bars.reset(line)  # its clock starts anew
+        what = " ".join(f"{escape(name)} [green]{escape(value)}[/]" for name, value in part.fields.items())
+        count = f"{int(part.done)}/{int(part.total)}"
+        self._bars.update(line, description=title, completed=part.done, total=part.total, visible=True)
+        self._bars.update(line, count=count, what=what, left=left)
+
+
+class _Left(ProgressColumn):
+    """The time left, as estimated by who reports it."""
+
+    def render(self, task: Task) -> Text:
+        left = task.fields.get("left")
+        return Text("" if left is None else f"{duration(left)} left", style="cyan")

@@ -1,0 +1,106 @@
+"""What every result of a command can do: become a page, JSON, Markdown, a data frame, files, a view in a notebook.
+
+A result class names the module that describes it, which is loaded when it is needed:
+
+    class ChooseKResult(Report, described_by="sparsefed.commands.choose_k.document"): ...
+
+That module has `document(result) -> Document` and `records(result) -> list[dict]`, and may have `numbers(result)`, what
+programs read where that is more than the document, and `files(result)`, what `save` writes by name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any, ClassVar
+
+from sparsefed.core.errors import ConfigError, RunError
+from sparsefed.reports.document import Document
+from sparsefed.reports.pictures import write
+
+
+class Report:
+    """A result that can be shown; subclasses name the module that describes them."""
+
+    _described_by: ClassVar[str]
+
+    def __init_subclass__(cls, described_by: str = "", **others: Any) -> None:
+        super().__init_subclass__(**others)
+        if described_by:
+            cls._described_by = described_by
+
+    def _describe(self, what: str) -> Any:
+        described = getattr(import_module(self._described_by), what, None)
+        return None if described is None else described(self)
+
+    def document(self) -> Document:
+        """Return everything there is to read, for any of the renderers."""
+        described: Document = self._describe("document")
+        return described
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return the result's rows, as `pandas.DataFrame` takes them."""
+        described: list[dict[str, Any]] = self._describe("records")
+        return described
+
+    def to_html(self) -> str:
+        """Return one page that works offline."""
+        from sparsefed.reports.to_html import page
+
+        return page(self.document())
+
+    def to_json(self) -> str:
+        """Return the numbers for programs."""
+        from sparsefed.reports.to_json import as_values
+
+        numbers = self._describe("numbers")
+        values = as_values(self.document()) if numbers is None else numbers
+        return json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+    def to_markdown(self) -> str:
+        """Return the document as Markdown."""
+        from sparsefed.reports.to_markdown import markdown
+
+        return markdown(self.document())
+
+    def to_dataframe(self) -> Any:
+        """Return the records as a `pandas.DataFrame`.
+
+        Raises:
+            ConfigError: pandas is not installed.
+        """
+        try:
+            import pandas as pd
+        except ImportError:
+            raise ConfigError("to_dataframe needs pandas: pip install pandas; records() gives the same rows") from None
+        return pd.DataFrame(self.records())
+
+    def _repr_html_(self) -> str:
+        from sparsefed.reports.to_html import framed
+
+        return framed(self.document())
+
+    def save(self, folder: str | Path) -> list[Path]:
+        """Write the page, and whatever else belongs to the result, into a folder.
+
+        Returns:
+            The files that were written.
+
+        Raises:
+            RunError: The folder cannot be written to.
+        """
+        files: Mapping[str, str | bytes] | None = self._describe("files")
+        files = files or {"report.html": self.to_html(), "report.json": self.to_json()}
+        try:
+            return [write(Path(folder) / name, _bytes(content)) for name, content in files.items()]
+        except OSError as error:
+            raise RunError(
+                f"cannot write to {folder} ({error.strerror}); free some space or make it writable, or choose another "
+                "folder"
+            ) from error
+
+
+def _bytes(content: str | bytes) -> bytes:
+    return content.encode() if isinstance(content, str) else content
