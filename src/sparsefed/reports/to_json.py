@@ -15,7 +15,7 @@ def as_values(document: Document) -> dict[str, Any]:
 
 
 def _block(block: Block) -> dict[str, Any]:
-    kind = {"kind_of_block": type(block).__name__.lower()}
+    kind = {"block": type(block).__name__.lower()}
     match block:
         case Table():
             rows = [[_value(cell) for cell in row] for row in block.rows]
