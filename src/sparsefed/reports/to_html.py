@@ -88,7 +88,7 @@ def _block(block: doc.Block) -> Html:
         case doc.Listing(text):
             return element("pre", element("code", text), tabindex="0")
         case doc.Table():
-            return _table(block)
+            return _table(block.on_page())
         case doc.Figure():
             return _figure(block)
         case doc.Fold(title, blocks):
