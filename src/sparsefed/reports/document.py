@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ class Head:
     title: str
     left: bool = False  # aligned to the left also among numbers
     page_only: bool = False  # a terminal has no room for it
+    terminal_only: bool = False  # there it stands for several that a page has room for
     below: bool = False  # on a terminal its cells stand in brackets below those of the column before
 
 
@@ -66,6 +67,12 @@ class Table:
     rows: tuple[tuple[TableCell, ...], ...]
     style: Style
     page_only: bool
+
+    def on_page(self) -> Table:
+        """Return the table without what is for a terminal alone."""
+        kept = [i for i, head in enumerate(self.head) if not head.terminal_only]
+        rows = tuple(tuple(row[i] for i in kept) for row in self.rows)
+        return replace(self, head=tuple(self.head[i] for i in kept), rows=rows)
 
     @property
     def hot(self) -> bool:

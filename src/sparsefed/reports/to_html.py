@@ -88,7 +88,7 @@ def _block(block: doc.Block) -> Html:
         case doc.Listing(text):
             return element("pre", element("code", text), tabindex="0")
         case doc.Table():
-            return _table(block)
+            return _table(block.on_page())
         case doc.Figure():
             return _figure(block)
         case doc.Fold(title, blocks):
@@ -126,7 +126,7 @@ def _content(cell: doc.TableCell) -> Html:
     text = joined([cell.text] if len(lines) == 1 else [element("div", line) for line in lines])
     text = element("strong", text) if cell.strong else text
     text = element("details", element("summary", cell.fold), text, class_="fold") if cell.fold else text
-    badges = [joined(["\u00a0", element("span", badge, class_="badge")]) for badge in cell.badges]
+    badges = [joined([" ", element("span", badge, class_="badge")]) for badge in cell.badges]
     return joined([text, *badges, *([element("span", cell.under, class_="under")] if cell.under else [])])
 
 

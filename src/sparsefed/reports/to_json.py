@@ -15,11 +15,12 @@ def as_values(document: Document) -> dict[str, Any]:
 
 
 def _block(block: Block) -> dict[str, Any]:
-    kind = {"kind_of_block": type(block).__name__.lower()}
+    kind = {"block": type(block).__name__.lower()}
     match block:
         case Table():
-            rows = [[_value(cell) for cell in row] for row in block.rows]
-            return {**kind, "caption": block.caption, "columns": [column.title for column in block.head], "rows": rows}
+            shown = block.on_page()
+            rows = [[_value(cell) for cell in row] for row in shown.rows]
+            return {**kind, "caption": block.caption, "columns": [head.title for head in shown.head], "rows": rows}
         case Figure():
             title, alternative, spec = block.spec()
             return {**kind, "name": block.name, "title": title, "text": alternative, "vega_lite": spec}

@@ -27,7 +27,7 @@ def _texts(blocks: tuple[doc.Block, ...]) -> Iterator[str]:
                 fence = "`" * max(3, 1 + max((len(run) for run in _backticks(text)), default=0))
                 yield f"{fence}\n{text.rstrip()}\n{fence}"
             case doc.Table():
-                yield _table(block)
+                yield _table(block.on_page())
             case doc.Figure():
                 title, alternative, _ = block.spec()
                 yield f"**{_plain(title)}.** {_plain(alternative)}"

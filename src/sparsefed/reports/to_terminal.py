@@ -17,6 +17,7 @@ COLOURS = {"good": "green", "fair": "yellow", "poor": "red"}
 
 def show(document: Document, console: Console) -> None:
     """Print the sections that are marked for a terminal."""
+    console.print(f"[bold]{escape(document.heading or document.title)}[/bold]", highlight=False, soft_wrap=True)
     for table in tables(document):
         console.print(table)
     for sentence in sentences(document):

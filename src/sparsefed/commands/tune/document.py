@@ -92,7 +92,9 @@ def config_text(outcome: TuneResult) -> str:
 def _table(caption: str, outcome: TuneResult, trials: Sequence[Trial]) -> doc.Table:
     """Return trials in rows, with a column for each parameter that was searched."""
     rows = (_cells(outcome, trial) for trial in trials)
-    return doc.table(caption, (TRIAL, ATTACK, TEST, NORMS, *outcome.space, "Ended"), rows)
+    searched = (doc.Head(name, page_only=True) for name in outcome.space)
+    ended, params = doc.Head("Ended", page_only=True), doc.Head("Parameters", left=True, terminal_only=True)
+    return doc.table(caption, (TRIAL, ATTACK, TEST, NORMS, *searched, ended, params), rows)
 
 
 def _cells(outcome: TuneResult, trial: Trial) -> list[doc.TableCell]:
@@ -100,12 +102,13 @@ def _cells(outcome: TuneResult, trial: Trial) -> list[doc.TableCell]:
     badges = tuple(word for word, holds in said.items() if holds)
     ended = f"pruned at round {trial.rounds}" if trial.state == "pruned" else trial.state
     return [
-        doc.TableCell(str(trial.number), trial.number, badges=badges),
+        doc.TableCell(str(trial.number), trial.number, badges=badges, strong=trial == outcome.strongest),
         doc.TableCell(percent(trial.attack_accuracy), trial.attack_accuracy),
         doc.TableCell(percent(trial.test_accuracy) if trial.converged else "DNC", trial.test_accuracy),
         doc.TableCell(times(trial.norm_ratio), trial.norm_ratio),
         *(doc.TableCell(_short(trial.params[name]) if name in trial.params else "–") for name in outcome.space),
         doc.TableCell(ended),
+        doc.TableCell(" ".join(f"{name}={_short(value)}" for name, value in trial.params.items())),
     ]
 
 
