@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from sparsefed.core.errors import ConfigError, RunError
+from sparsefed.core.progress import AtWork, Progress
 from sparsefed.reports import document as doc
-from sparsefed.reports.progress_view import AtWork, Progress, ProgressView
+from sparsefed.reports.progress_view import ProgressView
 from sparsefed.reports.result import Report
 from sparsefed.reports.to_html import framed, page
 from sparsefed.reports.to_json import as_values
