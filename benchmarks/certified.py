@@ -20,7 +20,7 @@ from torch import Tensor
 
 from sparsefed import config as configs
 from sparsefed import data
-from sparsefed.config import Config, Experiment
+from sparsefed.config import BuiltSimulation, Config
 from sparsefed.core.engine import Cohort, LocalStep
 from sparsefed.core.round import simulate, start
 from sparsefed.core.task import image_normaliser
@@ -90,12 +90,12 @@ def trained(config: Config) -> Trained:
     theta, norms = _run(experiment)
     arrays = data.load(configs.dataset(config))
     prepare = image_normaliser(arrays.mean, arrays.std)
-    federation = experiment.protocol.federation
+    federation = experiment.setup.federation
     part = federation.partition
     layer = softmax_layer(federation.x, part.offsets, examples=part.examples, prepare=prepare)
     k, clip = config.defense.params.get("k"), float(config.defense.params["clip_norm"])
     growth = softmax_growth(layer, len(theta), k, clipped=clip < clip_free(layer))
-    rates = [experiment.protocol.schedule(t) for t in range(1, config.rounds + 1)]
+    rates = [experiment.setup.schedule(t) for t in range(1, config.rounds + 1)]
     lines = tuple(Line(rate, clip, 0.0, growth, worst_omega(len(theta), k)) for rate in rates)
     classes = len(arrays.classes)
     weight, bias = theta[:-classes].view(classes, -1), theta[-classes:]
@@ -104,9 +104,9 @@ def trained(config: Config) -> Trained:
     return Trained(seen, ThreatSchedule(len(theta), k, lines), layer.smooth, clip_free(layer), norms)
 
 
-def _run(experiment: Experiment) -> tuple[Tensor, tuple[float, ...]]:
+def _run(experiment: BuiltSimulation) -> tuple[Tensor, tuple[float, ...]]:
     longest: list[float] = []
-    engine = experiment.protocol.engine
+    engine = experiment.setup.engine
 
     def watched(theta: Tensor, cohort: Cohort, step: LocalStep) -> Iterator[Block]:
         longest.append(0.0)
@@ -114,7 +114,7 @@ def _run(experiment: Experiment) -> tuple[Tensor, tuple[float, ...]]:
             longest[-1] = max(longest[-1], float(block.norms().max()))
             yield block
 
-    protocol = replace(experiment.protocol, engine=watched, attack=None)
+    protocol = replace(experiment.setup, engine=watched, attack=None)
     *_, last = simulate(protocol, start(protocol, experiment.theta), experiment.config.rounds)
     return last.state.theta, tuple(longest)
 
@@ -123,7 +123,7 @@ def row(name: str, run: Trained) -> str:
     """A line of the table: certified by the better route with measured norms, and the largest share of each route."""
     count = len(run.protocol.lines)
     bounds = [run.smooth] * count, [run.free] * count
-    of_share, unmeasured = radii_of_share(run.protocol, *bounds, run.norms), radii_of_share(run.protocol, *bounds)
+    of_share, unmeasured = radii_of_share(run.protocol, *bounds, run.norms), radii_of_share(run.setup, *bounds)
     certified = [certified_accuracy(run.points, of_share(share)) for share in SHARES]
     largest = [
         largest_share(run.points, of_share),

@@ -38,13 +38,13 @@ def main() -> None:
     if sys.argv[2] == "kept":
         keep_freed_memory()
     experiment = config.build(config.parse(json.loads(sys.argv[1])))
-    state = start(experiment.protocol, experiment.theta)
+    state = start(experiment.setup, experiment.theta)
     built = resident(STATUS.read_text())
     forget_peak()
 
     def one_round() -> float:
         nonlocal state
-        report = run_round(experiment.protocol, state)
+        report = run_round(experiment.setup, state)
         state = report.state
         return report.seconds
 

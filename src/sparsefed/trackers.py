@@ -1,4 +1,4 @@
-"""Experiment trackers: where the numbers of a simulation go beside its own history.
+"""BuiltSimulation trackers: where the numbers of a simulation go beside its own history.
 
 A tracker is any object with these three methods; `on_round` callbacks are simpler and often enough. The ones here wrap
 TensorBoard, MLflow and Weights & Biases, which are extras (`pip install 'sparsefed[tensorboard]'`). None is used unless

@@ -19,7 +19,7 @@ from sparsefed.attacks import Attack, Goal, Knowledge, auxiliary_set, pgd
 from sparsefed.attacks.adaptive import adaptive_push, adaptive_topk
 from sparsefed.attacks.boosted import boosted
 from sparsefed.attacks.lone_pgd import lone_pgd
-from sparsefed.config import Experiment
+from sparsefed.config import BuiltSimulation
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.round import simulate, start
 from sparsefed.core.types import Context, Defense, State
@@ -337,7 +337,9 @@ PATHS = {
 digits = functools.cache(data.load)
 
 
-def attacked(name: str, *, defense: dict[str, Any] | None = None, threat: Any = None, **changes: Any) -> Experiment:
+def attacked(
+    name: str, *, defense: dict[str, Any] | None = None, threat: Any = None, **changes: Any
+) -> BuiltSimulation:
     attack = {"name": PATHS.get(name, name), **(changes.pop("attack", STRENGTH))}
     table = {
         **FEDERATION,
@@ -349,8 +351,8 @@ def attacked(name: str, *, defense: dict[str, Any] | None = None, threat: Any = 
     return configs.build(configs.parse(table), digits)
 
 
-def final(built: Experiment) -> dict[str, float]:
-    *_, last = simulate(built.protocol, start(built.protocol, built.theta), 120)
+def final(built: BuiltSimulation) -> dict[str, float]:
+    *_, last = simulate(built.setup, start(built.setup, built.theta), 120)
     return dict(built.evaluate(last.state.theta))
 
 
@@ -388,12 +390,12 @@ def test_keeping_to_the_top_k_is_quieter_than_pgd_in_the_last_rounds() -> None:
     assert quiet["test_accuracy"] >= loud["test_accuracy"] + 0.1
 
 
-def forgetful(built: Experiment) -> Experiment:
+def forgetful(built: BuiltSimulation) -> BuiltSimulation:
     """The same server, but it starts every round with an empty momentum and memory."""
-    defense = built.protocol.defense
+    defense = built.setup.defense
     empty = defense.init(len(built.theta))
     amnesiac = replace(defense, step=lambda state, blocks, context: defense.step(empty, blocks, context))  # noqa: ARG005
-    return replace(built, protocol=replace(built.protocol, defense=amnesiac))
+    return replace(built, setup=replace(built.setup, defense=amnesiac))
 
 
 def test_it_is_the_memory_that_makes_keeping_to_the_top_k_a_poor_attack() -> None:
@@ -408,10 +410,10 @@ def test_it_is_the_memory_that_makes_keeping_to_the_top_k_a_poor_attack() -> Non
 # --- the paper's claims about other rules ----------------------------------------------------------------------------
 
 
-def picked(built: Experiment) -> tuple[float, float]:
+def picked(built: BuiltSimulation) -> tuple[float, float]:
     """Of the rounds with several attackers, the share in which Krum picks one; and the attack accuracy at the end."""
-    federation, won = built.protocol.federation, []
-    for report in simulate(built.protocol, start(built.protocol, built.theta), 120):
+    federation, won = built.setup.federation, []
+    for report in simulate(built.setup, start(built.setup, built.theta), 120):
         ids = federation.cohort(report.state.round)
         hostile = ids[federation.attackers(ids, report.state.round)]
         if len(hostile) > 1:

@@ -239,7 +239,7 @@ def test_attackers_who_lack_knowledge_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"needs to know 'honest updates' and 'server state'.*threat\.knowledge"):
         configs.build(configs.parse(table))
     knows = {"share": 0.1, "knowledge": ["honest updates", "server state"]}
-    assert configs.build(configs.parse({**table, "threat": knows})).protocol.attack is not None
+    assert configs.build(configs.parse({**table, "threat": knows})).setup.attack is not None
 
 
 def curious(goal: Goal) -> Attack:  # noqa: ARG001
@@ -271,7 +271,7 @@ ATTACKED = {
 
 def final(table: dict[str, object]) -> dict[str, float]:
     experiment = configs.build(configs.parse(table))
-    *_, last = simulate(experiment.protocol, start(experiment.protocol, experiment.theta), 120)
+    *_, last = simulate(experiment.setup, start(experiment.setup, experiment.theta), 120)
     return dict(experiment.evaluate(last.state.theta))
 
 

@@ -389,7 +389,7 @@ def final(attack: str, threat: dict[str, object], **parameters: object) -> dict[
     """The federation after 120 rounds without a defense, one of the attackers above at work."""
     table = {**FEDERATION, "threat": threat, "attack": {"name": f"{__name__}:{attack}", **parameters}}
     experiment = configs.build(configs.parse(table))
-    *_, last = simulate(experiment.protocol, start(experiment.protocol, experiment.theta), ROUNDS)
+    *_, last = simulate(experiment.setup, start(experiment.setup, experiment.theta), ROUNDS)
     return dict(experiment.evaluate(last.state.theta))
 
 
@@ -401,7 +401,7 @@ def test_nothing_of_it_happens_by_itself(attack: str) -> None:
     """The same model, trained by honest devices only: it knows the digits, and no backdoor."""
     table = {**FEDERATION, "threat": {"count": 1}, "attack": {"name": f"{__name__}:{attack}"}}
     experiment = configs.build(configs.parse(table))
-    honest = replace(experiment.protocol, attack=None)
+    honest = replace(experiment.setup, attack=None)
     *_, last = simulate(honest, start(honest, experiment.theta), ROUNDS)
     found = experiment.evaluate(last.state.theta)
     assert found["test_accuracy"] > 0.9 and found["attack_accuracy"] < 0.05

@@ -19,7 +19,7 @@ from sparsefed.attacks import Attack, Knowledge
 from sparsefed.attacks.fang import fang_krum, fang_trimmed
 from sparsefed.attacks.label_flip import label_flip
 from sparsefed.attacks.noise import gaussian, sign_flip
-from sparsefed.config import Experiment
+from sparsefed.config import BuiltSimulation
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.round import simulate, start
 from sparsefed.core.threat import ThreatModel, malicious_ids
@@ -338,18 +338,18 @@ TENTH = ThreatModel(share=0.1)
 SIX = ThreatModel(per_round=6)  # of 30, as many as the rules below are told: the paper's 20 %
 
 
-def experiment(attack: Attack | None, threat: ThreatModel, changes: Mapping[str, Any]) -> Experiment:
+def experiment(attack: Attack | None, threat: ThreatModel, changes: Mapping[str, Any]) -> BuiltSimulation:
     """A run with this attack; nobody wants any labels, so all of the test set is tested on."""
     built = configs.build(configs.parse({**FEDERATION, **changes}))
-    federation = built.protocol.federation
+    federation = built.setup.federation
     malicious = malicious_ids(threat, federation.device_count, federation.seed)
     compromised = replace(federation, threat=threat, malicious=malicious)
-    return replace(built, protocol=replace(built.protocol, federation=compromised, attack=attack))
+    return replace(built, setup=replace(built.setup, federation=compromised, attack=attack))
 
 
 def accuracy(attack: Attack | None = None, threat: ThreatModel = TENTH, **changes: dict[str, Any]) -> float:
     built = experiment(attack, threat, changes)
-    *_, last = simulate(built.protocol, start(built.protocol, built.theta), 120)
+    *_, last = simulate(built.setup, start(built.setup, built.theta), 120)
     return float(built.evaluate(last.state.theta)["test_accuracy"])
 
 
@@ -398,8 +398,8 @@ def test_krum_picks_the_attackers_and_falls_to_chance() -> None:
     """Devices are iid, for on one-class devices Krum learns nothing even unattacked."""
     assert accuracy(None, SIX, **IID) > 0.75
     built = experiment(fang_krum.__wrapped__(None), SIX, IID)
-    federation, picked = built.protocol.federation, 0
-    for report in simulate(built.protocol, start(built.protocol, built.theta), 120):
+    federation, picked = built.setup.federation, 0
+    for report in simulate(built.setup, start(built.setup, built.theta), 120):
         cohort = federation.cohort(report.state.round)
         picked += report.metrics["winner"] in cohort[federation.attackers(cohort, report.state.round)]
     assert picked >= 0.9 * 120

@@ -24,7 +24,7 @@ from sparsefed.attacks.ipm import ipm, ipm_searched
 from sparsefed.attacks.line_search import maximiser
 from sparsefed.attacks.mimic import mimic
 from sparsefed.attacks.min_max import min_max, min_sum
-from sparsefed.config import Experiment
+from sparsefed.config import BuiltSimulation
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.round import simulate, start
 from sparsefed.core.threat import NEEDS
@@ -412,7 +412,7 @@ DEFENSES: dict[str, dict[str, Any]] = {
 CHANCE = 0.2  # near it, of ten classes
 
 
-def experiment(attack: str | None, defense: str, hostile: float) -> Experiment:
+def experiment(attack: str | None, defense: str, hostile: float) -> BuiltSimulation:
     """Attacked by a share of all devices, or, from 1 on, by so many of each round."""
     table = {**FEDERATION, "defense": DEFENSES[defense]}
     if attack:
@@ -425,7 +425,7 @@ def experiment(attack: str | None, defense: str, hostile: float) -> Experiment:
 def late(attack: str | None, defense: str = "mean", hostile: float = 0.1) -> dict[str, float]:
     """Test accuracy and loss, a mean over five moments of the last 20 of 120 rounds."""
     built = experiment(attack, defense, hostile)
-    reports = list(simulate(built.protocol, start(built.protocol, built.theta), 120))
+    reports = list(simulate(built.setup, start(built.setup, built.theta), 120))
     seen = [built.evaluate(report.state.theta) for report in reports[103::4]]
     return {name: fmean(one[name] for one in seen) for name in ("test_accuracy", "test_loss")}
 
@@ -512,7 +512,7 @@ def test_in_every_round_of_a_run_the_searched_one_moves_the_server_at_least_as_f
         return sent[1]
 
     built = experiment(f"{method}:{method}_searched", defense, 6)
-    protocol = replace(built.protocol, attack=Attack(both, searched.needs))
+    protocol = replace(built.setup, attack=Attack(both, searched.needs))
     assert len(list(simulate(protocol, start(protocol, built.theta), 25))) == len(seen) == 25
     assert all(found >= plain * (1 - 1e-5) for plain, found in seen)
     farther = sum(found > 1.02 * plain for plain, found in seen)

@@ -90,7 +90,7 @@ def by_hand(table: dict[str, Any], share: float, k: int | None, omega: float) ->
     """The protocol of a config, built from its numbers with nothing of the package under test."""
     config = configs.parse(table)
     experiment = configs.build(config)
-    federation, d = experiment.protocol.federation, len(experiment.theta)
+    federation, d = experiment.setup.federation, len(experiment.theta)
     layer = softmax_layer(
         federation.x,
         federation.partition.offsets,
@@ -158,7 +158,7 @@ def test_attackers_are_a_share_a_number_or_those_that_there_are(tmp_path: Path) 
     shares = [line.share for line in certificate.certify(path, attackers=2).protocols.own.lines]
     assert shares[:15] == [2 / 20] * 15 and shares[15] == 2 / 10  # the last cohort of an epoch is smaller
     found = certificate.certify(path)
-    federation = found.source.experiment.protocol.federation
+    federation = found.source.experiment.setup.federation
     counted = [int(federation.attackers(federation.cohort(t), t).sum()) for t in range(1, 21)]
     sizes = [len(federation.cohort(t)) for t in range(1, 21)]
     assert [line.share for line in found.protocols.own.lines] == [a / n for a, n in zip(counted, sizes, strict=True)]
@@ -340,12 +340,12 @@ def test_no_real_attack_goes_beyond_the_certificate(tmp_path: Path, defense: dic
     found = certificate.certify(written_to(tmp_path, table))
     calm = configs.build(configs.twins(found.source.config)["unattacked"])
     attacked = found.source.experiment
-    *_, benign = simulate(calm.protocol, calm.begin(), 25)
-    *_, poisoned = simulate(attacked.protocol, attacked.begin(), 25)
+    *_, benign = simulate(calm.setup, calm.begin(), 25)
+    *_, poisoned = simulate(attacked.setup, attacked.begin(), 25)
     apart = distances(benign.state.theta, poisoned.state.theta)
     assert apart.l1 > 0.01  # the attack does something
     assert math.log(apart.l1) <= found.own.best.log
-    sizes = [len(attacked.protocol.federation.cohort(t)) for t in range(1, 26)]
+    sizes = [len(attacked.setup.federation.cohort(t)) for t in range(1, 26)]
     assert [line.share for line in found.protocols.own.lines] == [1 / n for n in sizes]
 
 

@@ -78,11 +78,11 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[ChooseKResult, Path
 def rows_of(config: Config, theta: torch.Tensor, round: int, ids: Sequence[int] | None = None) -> list[list[float]]:
     """What the devices of a round send at this model, by the slow engine."""
     built = configs.build(config.model_copy(update={"train": config.train.model_copy(update={"engine": "loop"})}))
-    federation = built.protocol.federation
+    federation = built.setup.federation
     asked = federation.cohort(round) if ids is None else np.array(ids)
     cohort = Cohort(asked, federation.sizes(asked), federation.gather)
     step = LocalStep(1.0, config.train.weight_decay / config.train.cohort)
-    return [row for block in built.protocol.engine(theta, cohort, step) for row in block.rows().tolist()]
+    return [row for block in built.setup.engine(theta, cohort, step) for row in block.rows().tolist()]
 
 
 def test_a_sample_is_the_mean_of_a_cohorts_clipped_updates(plain: tuple[ChooseKResult, Path]) -> None:
@@ -122,7 +122,7 @@ def test_it_trains_as_the_config_does_but_for_topk_and_attackers(plain: tuple[Ch
 def test_where_devices_choose_one_devices_update_is_sampled(tmp_path: Path) -> None:
     outcome = measured(tmp_path, small(defense={"name": "local_topk", "k": 9}), samples=3, rounds_in="0")
     built = configs.build(small())
-    federation = replace(built.protocol.federation, n=1)
+    federation = replace(built.setup.federation, n=1)
     for j, sample in enumerate(outcome.stages[0].samples):
         (row,) = rows_of(small(), built.theta, 1, federation.cohort(j + 1).tolist())
         at = outcome.stages[0].grid.index(20)
@@ -138,7 +138,7 @@ def test_in_fedavg_mode_shares_are_the_same_and_masses_hold_the_rate(tmp_path: P
             measured(tmp_path, config, rounds_in="0", samples=2, omega=0.3, absolute=absolute).stages[0].samples
             for config in modes.values()
         )
-        rate = configs.build(small()).protocol.schedule(1) if absolute else 1.0
+        rate = configs.build(small()).setup.schedule(1) if absolute else 1.0
         np.testing.assert_allclose(update, gradient * rate, rtol=1e-4, atol=1e-7)
 
 
@@ -237,7 +237,7 @@ def test_a_defense_without_k_is_refused_with_those_that_have_one(tmp_path: Path)
 
 def own(k: int = 3) -> Defense:
     """A rule of one's own with a k."""
-    return configs.build(small(defense={"name": "sparsefed", "k": k})).protocol.defense
+    return configs.build(small(defense={"name": "sparsefed", "k": k})).setup.defense
 
 
 @pytest.mark.parametrize(

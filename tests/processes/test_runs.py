@@ -506,16 +506,16 @@ def test_a_second_process_on_a_run_is_refused(sparsefed: Nursery, config: Path, 
 
 
 @pytest.fixture(scope="module")
-def experiment(config: Path) -> configs.Experiment:
+def experiment(config: Path) -> configs.BuiltSimulation:
     return configs.build(configs.read(config, ["rounds=6", "evaluate_every=6"]))
 
 
-def make(folder: Path, experiment: configs.Experiment) -> None:
+def make(folder: Path, experiment: configs.BuiltSimulation) -> None:
     runs.create(folder, configs.dump(experiment.config))
 
 
 def test_an_error_in_a_round_is_raised_after_the_rounds_before_it_were_saved(
-    tmp_path: Path, experiment: configs.Experiment
+    tmp_path: Path, experiment: configs.BuiltSimulation
 ) -> None:
     make(tmp_path / "run", experiment)
 
@@ -535,7 +535,9 @@ def test_an_error_in_a_round_is_raised_after_the_rounds_before_it_were_saved(
     same_run(tmp_path / "run", tmp_path / "whole")
 
 
-def test_a_reader_that_went_away_is_no_trouble_with_the_disk(tmp_path: Path, experiment: configs.Experiment) -> None:
+def test_a_reader_that_went_away_is_no_trouble_with_the_disk(
+    tmp_path: Path, experiment: configs.BuiltSimulation
+) -> None:
     make(tmp_path / "run", experiment)
 
     def closed(_: RoundReport) -> None:
@@ -546,7 +548,7 @@ def test_a_reader_that_went_away_is_no_trouble_with_the_disk(tmp_path: Path, exp
     assert saved_round(tmp_path / "run") == 1
 
 
-def test_numbers_that_json_does_not_know_become_null(tmp_path: Path, experiment: configs.Experiment) -> None:
+def test_numbers_that_json_does_not_know_become_null(tmp_path: Path, experiment: configs.BuiltSimulation) -> None:
     make(tmp_path / "run", experiment)
 
     def diverged(state: ServerState) -> Iterator[RoundReport]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sparsefed import config as configs
-from sparsefed.config import Experiment
+from sparsefed.config import BuiltSimulation
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.round import RoundReport, ServerState, simulate, start
 
@@ -37,10 +37,10 @@ BASE: dict[str, Any] = {
 }
 
 
-def experiment(**changes: Any) -> Experiment:
+def experiment(**changes: Any) -> BuiltSimulation:
     return configs.build(configs.parse({**BASE, **changes}))
 
 
-def run(built: Experiment, state: ServerState | None = None, rounds: int = 12) -> list[RoundReport]:
-    begin = state or start(built.protocol, built.theta)
-    return list(simulate(built.protocol, begin, rounds, built.evaluate, 5))
+def run(built: BuiltSimulation, state: ServerState | None = None, rounds: int = 12) -> list[RoundReport]:
+    begin = state or start(built.setup, built.theta)
+    return list(simulate(built.setup, begin, rounds, built.evaluate, 5))

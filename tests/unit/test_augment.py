@@ -17,7 +17,7 @@ from torch import Tensor
 
 from sparsefed import config as configs
 from sparsefed.attacks import Attack, Knowledge
-from sparsefed.config import Experiment
+from sparsefed.config import BuiltSimulation
 from sparsefed.core.engine import Cohort, Engine, LocalStep
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.federation import Federation, federate, uniform
@@ -211,16 +211,16 @@ BASE: dict[str, Any] = {
 }
 
 
-def built(**changes: Any) -> Experiment:
+def built(**changes: Any) -> BuiltSimulation:
     return configs.build(configs.parse({**BASE, **changes}))
 
 
 def test_resumed_is_uninterrupted_and_augmenting_changes_the_run() -> None:
-    whole = list(simulate(built().protocol, built().begin(), 8))
-    resumed = list(simulate(built().protocol, whole[3].state, 8))
+    whole = list(simulate(built().setup, built().begin(), 8))
+    resumed = list(simulate(built().setup, whole[3].state, 8))
     assert [r.metrics for r in resumed] == [r.metrics for r in whole[4:]]
     assert torch.equal(resumed[-1].state.theta, whole[-1].state.theta)
-    plain = list(simulate((raw := built(data={**BASE["data"], "augment": "none"})).protocol, raw.begin(), 8))
+    plain = list(simulate((raw := built(data={**BASE["data"], "augment": "none"})).setup, raw.begin(), 8))
     assert not torch.equal(plain[-1].state.theta, whole[-1].state.theta)
 
 
@@ -237,8 +237,8 @@ def one_by_one(engine: Engine) -> Engine:
 @pytest.mark.parametrize("engine", ["loop", "fused"])
 def test_blocks_do_not_change_what_is_trained_on(engine: str) -> None:
     ours = built(train={**BASE["train"], "engine": engine})
-    cut = replace(ours.protocol, engine=one_by_one(ours.protocol.engine))
-    one, other = run_round(ours.protocol, ours.begin()), run_round(cut, ours.begin())
+    cut = replace(ours.setup, engine=one_by_one(ours.setup.engine))
+    one, other = run_round(ours.setup, ours.begin()), run_round(cut, ours.begin())
     torch.testing.assert_close(one.state.theta, other.state.theta, rtol=1e-5, atol=1e-6)
 
 
@@ -259,10 +259,10 @@ def test_only_what_honest_devices_train_on_is_augmented() -> None:
         return torch.zeros_like(knowledge.theta)
 
     ours = built(threat={"share": 0.3}, attack={"name": "sign_flip"}, defense={"name": "fltrust"})
-    assert ours.protocol.root is not None
-    these = replace(ours.protocol.federation, augment=counting)
+    assert ours.setup.root is not None
+    these = replace(ours.setup.federation, augment=counting)
     attack = Attack(craft, needs=frozenset({"own data"}))
-    protocol = replace(ours.protocol, federation=these, attack=attack)
+    protocol = replace(ours.setup, federation=these, attack=attack)
     first = run_round(protocol, ours.begin()).state
     handed.clear()
     list(simulate(protocol, first, 2, ours.evaluate))
@@ -294,7 +294,7 @@ def silent(x, keys):
 def test_an_augmentation_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_augmentation.py").write_text(OWN)
     monkeypatch.syspath_prepend(str(tmp_path))
-    own = built(data={**BASE["data"], "augment": "own_augmentation:mine"}).protocol.federation
+    own = built(data={**BASE["data"], "augment": "own_augmentation:mine"}).setup.federation
     ids = own.cohort(1)
     expected = moved(own.gather(ids).x, example_keys(3, 1, ids, own.sizes(ids)), crop=1, degrees=15.0)
     assert torch.equal(own.training(ids, 1).x, expected)

@@ -219,7 +219,7 @@ def test_every_config_is_checked_before_the_first_can_start() -> None:
     good, bad = configs.parse(BASE), configs.parse(BASE, ["defense.k=651"])
     assert "k is 651" in refusal(lambda: configs.build_all([good, bad]))
     first, second = configs.build_all([good, good])
-    assert first.protocol.federation.x.data_ptr() == second.protocol.federation.x.data_ptr()
+    assert first.setup.federation.x.data_ptr() == second.setup.federation.x.data_ptr()
 
 
 # --- valid configs ---------------------------------------------------------------------------------------------------

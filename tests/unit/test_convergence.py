@@ -284,7 +284,7 @@ def found() -> Convergence:
 def autograd(theta: Tensor) -> tuple[float, Tensor, list[Tensor]]:
     """f, grad f and every device's gradient at a model, by torch, in float64, a device at a time."""
     arrays = data.load("digits")
-    federation = configs.build(settings_of()).protocol.federation
+    federation = configs.build(settings_of()).setup.federation
     layer = theta.double().requires_grad_()
     losses = []
     for device in range(federation.device_count):
@@ -310,7 +310,7 @@ def test_what_is_looked_at_is_the_objective_of_uniform_cohorts(found: Convergenc
 
 def test_the_smoothness_is_never_exceeded_and_nearly_reached(found: Convergence) -> None:
     """The largest curvature over many models: two classes equally likely, all others out of reach."""
-    federation, arrays = configs.build(settings_of()).protocol.federation, data.load("digits")
+    federation, arrays = configs.build(settings_of()).setup.federation, data.load("digits")
     batch = federation.gather(np.arange(90))
     x = torch.cat([((batch.x.double() / 255 - arrays.mean[0]) / arrays.std[0]).flatten(1), torch.ones(1500, 1)], 1)
     v = torch.from_numpy(np.repeat(1 / (90 * batch.sizes), batch.sizes))

@@ -66,7 +66,7 @@ def test_every_attack_shown_is_granted_what_it_needs(text: str) -> None:
     if table["attack"]["name"] in ("pgd", "adaptive_push"):
         table["attack"]["auxiliary"] = 20  # digits has fewer test points than the usual 500
     built = configs.build(configs.parse({**small, **table}))
-    report = next(simulate(built.protocol, built.begin(), 1))
+    report = next(simulate(built.setup, built.begin(), 1))
     assert report.state.round == 1
     if table["attack"]["name"] == "adaptive_push":
         with pytest.raises(ConfigError, match="needs to know"):

@@ -401,9 +401,9 @@ def _replayed(message: Tensor, knowledge: Knowledge) -> Tensor:  # noqa: ARG001
 def test_digits_are_certified_and_stay_right() -> None:
     """One of 50 devices pushes in every round, at full norm, straight at a certified point."""
     built = configs.build(configs.parse(DIGITS))
-    federation, gradient, clip = built.protocol.federation, built.protocol.gradient, DIGITS["defense"]["clip_norm"]
+    federation, gradient, clip = built.setup.federation, built.setup.gradient, DIGITS["defense"]["clip_norm"]
     assert gradient is not None
-    states = [built.begin(), *(r.state for r in simulate(replace(built.protocol, attack=None), built.begin(), 5))]
+    states = [built.begin(), *(r.state for r in simulate(replace(built.setup, attack=None), built.begin(), 5))]
     owned = [federation.gather(np.array([device])) for device in range(50)]
     norms = [max(float(gradient(at.theta, b.x, b.y).norm()) for b in owned) for at in states[:-1]]
     arrays = data.load("digits")
@@ -429,7 +429,7 @@ def test_digits_are_certified_and_stay_right() -> None:
             sign * torch.cat([prepare(x[target, None]).flatten(), torch.ones(1)]) for sign in (1, -1)
         )
         message = torch.cat([push[:, :64].flatten(), push[:, 64]]) * (clip / push.norm())
-        protocol = replace(built.protocol, attack=Attack(partial(_replayed, message)))
+        protocol = replace(built.setup, attack=Attack(partial(_replayed, message)))
         last = [report.state.theta for report in simulate(protocol, built.begin(), 5)][-1]
         change = last - states[-1].theta
         assert 0 < float(change.norm()) <= exp(radii(1 / 50).l2)

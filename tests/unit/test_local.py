@@ -387,10 +387,10 @@ def test_attackers_imitate_what_an_honest_device_sends() -> None:
     (good, bad) = (config.build(config.parse({k: v for k, v in t.items() if v})) for t in (honest, attacked))
     sent = [_mean_update(experiment) for experiment in (good, bad)]
     assert "sign_flip" in ATTACKS
-    federation = good.protocol.federation
+    federation = good.setup.federation
     ids = np.array([3, 7, 11])
-    step = LocalStep(0.1, good.protocol.weight_decay, _seed(good), good.protocol.plan)
-    theirs = sum(by_row(good.protocol.engine, good.theta, Cohort(ids, federation.sizes(ids), federation.gather), step))
+    step = LocalStep(0.1, good.setup.weight_decay, _seed(good), good.setup.plan)
+    theirs = sum(by_row(good.setup.engine, good.theta, Cohort(ids, federation.sizes(ids), federation.gather), step))
     torch.testing.assert_close(sent[0] - sent[1], 2 * torch.as_tensor(theirs) / 20, rtol=1e-3, atol=1e-6)
 
 
@@ -398,13 +398,13 @@ def by_row(engine: Any, theta: Tensor, cohort: Cohort, step: LocalStep) -> list[
     return [row for block in engine(theta, cohort, step) for row in block.rows()]
 
 
-def _seed(experiment: config.Experiment) -> int:
-    return integer_seed(experiment.protocol.seed, "layers", 1)
+def _seed(experiment: config.BuiltSimulation) -> int:
+    return integer_seed(experiment.setup.seed, "layers", 1)
 
 
-def _mean_update(experiment: config.Experiment) -> Tensor:
+def _mean_update(experiment: config.BuiltSimulation) -> Tensor:
     state = experiment.begin()
-    return state.theta - run_round(experiment.protocol, state).state.theta
+    return state.theta - run_round(experiment.setup, state).state.theta
 
 
 @pytest.mark.parametrize("name", ["label_flip", "drift", "boosted", "fang_trimmed"])

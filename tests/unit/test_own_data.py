@@ -268,7 +268,7 @@ def test_a_config_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         "train": {"cohort": 3},
     }
     experiment = build(parse(table))
-    assert experiment.protocol.federation.device_count == 8
+    assert experiment.setup.federation.device_count == 8
     *_, last = experiment.reports(experiment.begin())
     assert last.state.round == 2
 

@@ -17,7 +17,7 @@ import torch
 from sparsefed import config as configs
 from sparsefed import runs
 from sparsefed.attacks import Attack
-from sparsefed.config import Experiment
+from sparsefed.config import BuiltSimulation
 from sparsefed.core import dtypes as arithmetic
 from sparsefed.core.round import RoundReport, ServerState, simulate, start
 from sparsefed.defenses import DEFENSES
@@ -78,13 +78,13 @@ def test_every_defense_trains_from_a_config_and_resumes_from_its_folder(name: st
     assert written["upload_bytes"] > 0 and written["download_bytes"] > 0
 
 
-def rounds_to(built: Experiment, stop: int, state: ServerState) -> Iterator[RoundReport]:
-    return simulate(built.protocol, state, stop)
+def rounds_to(built: BuiltSimulation, stop: int, state: ServerState) -> Iterator[RoundReport]:
+    return simulate(built.setup, state, stop)
 
 
 def test_states_are_values() -> None:
     built = experiment()
-    begin = start(built.protocol, built.theta)
+    begin = start(built.setup, built.theta)
     before = begin.theta.clone(), {name: t.clone() for name, t in begin.defense.items()}
     run(built, begin)
     assert torch.equal(begin.theta, before[0])
@@ -115,7 +115,7 @@ def test_a_round_by_hand() -> None:
         defense={"name": "undefended", "rho": 0.0},
         train={"cohort": 7, "lr": lr, "schedule": "constant", "weight_decay": decay * 7},
     )
-    federation = built.protocol.federation
+    federation = built.setup.federation
     theta = built.theta.double().requires_grad_()
     weight, bias = theta[:640].view(10, 64), theta[640:]
     loss = torch.zeros((), dtype=torch.float64)
@@ -167,7 +167,7 @@ def test_devices_that_send_garbage_are_dropped_and_counted() -> None:
     def garbage(knowledge: Any) -> torch.Tensor:  # noqa: ARG001
         return torch.full_like(built.theta, float("nan"))
 
-    broken = replace(built, protocol=replace(built.protocol, attack=Attack(garbage)))
+    broken = replace(built, setup=replace(built.setup, attack=Attack(garbage)))
     reports = run(broken)
     assert all(r.metrics["dropped"] == r.metrics["attackers"] for r in reports)
     assert sum(r.metrics["dropped"] for r in reports) > 50
@@ -230,14 +230,14 @@ def test_the_example_with_a_users_own_model_runs_and_is_short() -> None:
 def test_what_attackers_get_into_the_model_is_measured() -> None:
     """The plain mean without momentum, 6 of 30 devices sending ones: share and landing from their definitions."""
     built = experiment(defense={"name": "mean", "rho": 0.0}, threat={"per_round": 6})
-    ones = replace(built.protocol, attack=Attack(lambda knowledge: torch.ones_like(knowledge.theta)))
+    ones = replace(built.setup, attack=Attack(lambda knowledge: torch.ones_like(knowledge.theta)))
     begin = start(ones, built.theta)
     report = next(simulate(ones, begin, 1))
     delta = (begin.theta - report.state.theta).double()
     theirs = torch.full_like(delta, report.metrics["lr"] * 6 / 30)
     assert report.metrics["attack_share"] == pytest.approx(float(delta @ theirs / (delta @ delta)), rel=1e-4)
     assert report.metrics["attack_landed"] == pytest.approx(1.0)
-    sparse = replace(ones, defense=experiment(threat={"per_round": 6}).protocol.defense)
+    sparse = replace(ones, defense=experiment(threat={"per_round": 6}).setup.defense)
     landed = next(simulate(sparse, start(sparse, built.theta), 1)).metrics
     assert landed["attack_landed"] == pytest.approx(60 / len(built.theta))  # k = 60 of d coordinates, all alike
     quiet = next(simulate(replace(ones, attack=None), begin, 1)).metrics
@@ -246,7 +246,7 @@ def test_what_attackers_get_into_the_model_is_measured() -> None:
 
 def test_per_round_attackers_are_drawn_anew_each_round() -> None:
     built = experiment(threat={"per_round": 3, "start": 2, "every": 2})
-    federation = built.protocol.federation
+    federation = built.setup.federation
     assert [r.metrics["attackers"] for r in run(built, rounds=6)] == [0, 3, 0, 3, 0, 3]
     drawn = [federation.cohort(r)[federation.attackers(federation.cohort(r), r)].tolist() for r in (2, 2, 4)]
     assert drawn[0] == drawn[1] != drawn[2]

@@ -89,7 +89,7 @@ def test_the_users_own_module_and_table_are_trained_without_disguise() -> None:
     assert simulation.state_dict().keys() == before.keys()
     flat = torch.cat([weight.reshape(-1) for weight in simulation.state_dict().values()])
     assert torch.equal(flat, simulation.theta)
-    assert simulation.built.protocol.federation.x.dtype == torch.float32
+    assert simulation.built.setup.federation.x.dtype == torch.float32
     outputs = simulation.model(torch.from_numpy(TABLE))
     assert outputs.shape == (400, 3)
 

@@ -65,11 +65,11 @@ RUN: dict[str, Any] = {
 }
 
 
-def built(**changed: Any) -> configs.Experiment:
+def built(**changed: Any) -> configs.BuiltSimulation:
     return configs.build(configs.parse({**RUN, **changed}))
 
 
-def ended(experiment: configs.Experiment) -> dict[str, Any]:
+def ended(experiment: configs.BuiltSimulation) -> dict[str, Any]:
     *_, last = experiment.reports(experiment.begin())
     return dict(last.metrics)
 
@@ -422,7 +422,7 @@ def test_devices_may_take_several_steps_on_text(model: dict[str, Any], engine: s
 
 
 def test_everyone_has_their_own_device_and_the_vocabulary_is_a_parameter() -> None:
-    assert built().protocol.federation.device_count == 30
+    assert built().setup.federation.device_count == 30
     resized = configs.parse({"data": {"name": "reddit", "partition": "by_user", "vocabulary": 500, "length": 7}})
     assert configs.dataset(resized) is configs.dataset(resized) is not reddit.DATASET  # so it is loaded once
     assert configs.dataset(configs.parse({"data": {"name": "reddit"}})) is reddit.DATASET
@@ -536,7 +536,7 @@ def test_model_replacement_bites_on_text() -> None:
 
 
 def test_model_replacement_on_text_needs_what_it_says() -> None:
-    attack = built(**WHO, attack=REPLACE).protocol.attack
+    attack = built(**WHO, attack=REPLACE).setup.attack
     assert attack is not None and attack.needs == attack_info(ATTACKS["replacement_text"]).needs == {"own data"}
 
 

@@ -14,7 +14,7 @@ from rich.markup import escape
 from sparsefed.cli.app import INTERRUPTED, console, ended_politely, say, wrote
 
 if TYPE_CHECKING:
-    from sparsefed.config import Config, Experiment
+    from sparsefed.config import BuiltSimulation, Config
     from sparsefed.core.round import RoundReport, ServerState
     from sparsefed.core.types import RunRecord
     from sparsefed.reports.progress_view import ProgressView
@@ -80,7 +80,7 @@ def write_report(folders: list[Path], out: Path, format: str) -> None:
         wrote(path)
 
 
-def _run_one(plan: Plan, experiment: Experiment, following: _Following) -> None:
+def _run_one(plan: Plan, experiment: BuiltSimulation, following: _Following) -> None:
     from sparsefed import config as configs
     from sparsefed import runs
 

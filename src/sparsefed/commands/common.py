@@ -11,7 +11,7 @@ from typing import Any
 
 from sparsefed import config as configs
 from sparsefed import runs
-from sparsefed.config import Config, Experiment
+from sparsefed.config import BuiltSimulation, Config
 from sparsefed.config.load import Described
 from sparsefed.core.progress import OnProgress, Progress
 from sparsefed.core.round import RoundReport
@@ -46,7 +46,7 @@ def run_all(wanted: Mapping[Path, Config], on_progress: OnProgress | None = None
 
 
 def run_into(
-    folder: Path, experiment: Experiment, on_round: Callable[[RoundReport], None], rounds: int | None = None
+    folder: Path, experiment: BuiltSimulation, on_round: Callable[[RoundReport], None], rounds: int | None = None
 ) -> None:
     """Run a built config into a folder from where the folder stands; with `rounds`, so far only and not evaluated."""
     part = experiment if rounds is None else replace(experiment, rounds=rounds, evaluate=lambda theta: {})  # noqa: ARG005

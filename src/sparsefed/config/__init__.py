@@ -8,15 +8,15 @@ start from (`bases.py`).
 
 from __future__ import annotations
 
-from sparsefed.config.build import Experiment, build, build_all, deal
+from sparsefed.config.build import BuiltSimulation, build, build_all, deal
 from sparsefed.config.load import as_config, dump, is_live, load_without_k, parse, read, twins, value_of
 from sparsefed.config.lookup import attacker, dataset, resolve, rule, takes_k
 from sparsefed.config.schema import Config, DataTable, Named
 
 __all__ = [
+    "BuiltSimulation",
     "Config",
     "DataTable",
-    "Experiment",
     "Named",
     "as_config",
     "attacker",

@@ -36,11 +36,11 @@ SCORES = 2**24  # that a model may give at once in an evaluation: 64 MB of float
 
 
 @dataclass(frozen=True)
-class Experiment:
+class BuiltSimulation:
     """All that a run needs, built from its config: what does not change while it runs."""
 
     config: Config
-    protocol: RoundSetup
+    setup: RoundSetup
     theta: Tensor  # the first model
     evaluate: Callable[[Tensor], Metrics]
     facts: Metrics  # what a reader of the run's numbers must know of its task
@@ -49,7 +49,7 @@ class Experiment:
 
     def begin(self) -> ServerState:
         """The state before round 1."""
-        return start(self.protocol, self.theta)
+        return start(self.setup, self.theta)
 
     def privacy(self, dropped: int) -> Guarantee | None:
         """What the noise guarantees, should a round lose at most so many unusable updates; None without noise."""
@@ -59,24 +59,24 @@ class Experiment:
             "dp_noise",
             {**names.rule("dp_noise").usual, **names.regime(self.config), **self.config.defense.params},
             cohort=self.config.train.cohort,
-            population=self.protocol.federation.device_count,
+            population=self.setup.federation.device_count,
             sampling=self.config.train.sampling,
-            lrs=[self.protocol.schedule(t) for t in range(1, self.config.rounds + 1)],
+            lrs=[self.setup.schedule(t) for t in range(1, self.config.rounds + 1)],
             dropped=dropped,
         )
 
     def reports(self, state: ServerState) -> Iterator[RoundReport]:
         """The rounds that follow a state."""
-        return simulate(self.protocol, state, self.rounds, self.evaluate, self.config.evaluate_every)
+        return simulate(self.setup, state, self.rounds, self.evaluate, self.config.evaluate_every)
 
 
-def build_all(configs: Sequence[Config]) -> list[Experiment]:
+def build_all(configs: Sequence[Config]) -> list[BuiltSimulation]:
     """Several configs, all of them checked before the first can start; a data set that they share is loaded once."""
     load = functools.cache(data.load)
     return [build(config, load) for config in configs]
 
 
-def build(config: Config, load: Callable[[data.DataSet], Arrays] = data.load) -> Experiment:
+def build(config: Config, load: Callable[[data.DataSet], Arrays] = data.load) -> BuiltSimulation:
     """Load the data, deal it to the devices, make the model, and check that all of it fits together."""
     arrays, defense = load(names.dataset(config)), names.defense(config)
     dtype = computed_in(config.train.dtype)
@@ -85,7 +85,7 @@ def build(config: Config, load: Callable[[data.DataSet], Arrays] = data.load) ->
     engine = names.resolve("engine", config.train.engine, ENGINES)(task, dtype, config.train.memory_mb * 2**20)
     federation = _federation(config, arrays)
     goal, attack = _attack(config, arrays)
-    protocol = RoundSetup(
+    setup = RoundSetup(
         federation=federation,
         engine=engine,
         defense=defense,
@@ -103,8 +103,8 @@ def build(config: Config, load: Callable[[data.DataSet], Arrays] = data.load) ->
         local_lr=config.train.local_lr,
     )
     evaluate = _evaluation(task, arrays, dtype, goal)
-    return Experiment(
-        config, protocol, task.initial(), evaluate, _facts(config, arrays, federation, goal), task, config.rounds
+    return BuiltSimulation(
+        config, setup, task.initial(), evaluate, _facts(config, arrays, federation, goal), task, config.rounds
     )
 
 

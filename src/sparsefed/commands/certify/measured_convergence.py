@@ -33,7 +33,7 @@ from torch import Tensor
 from sparsefed import config as configs
 from sparsefed import runs
 from sparsefed.commands.common import Subject
-from sparsefed.config import Config, Experiment
+from sparsefed.config import BuiltSimulation, Config
 from sparsefed.core.engine import Cohort, LocalStep
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.progress import OnProgress, Progress
@@ -135,7 +135,7 @@ def measure_convergence(
     points = [look.at(state.theta, 0)]
     often = {*log_ticks(1, config.rounds), config.rounds}
     while state.round < config.rounds:
-        report = run_round(experiment.protocol, state)
+        report = run_round(experiment.setup, state)
         state = report.state
         deltas.append(_contraction(report.metrics))
         if state.round % config.evaluate_every == 0 or state.round in often:
@@ -201,7 +201,7 @@ def _contraction(metrics: Metrics) -> float:
 class _Looker:
     """The objective of a softmax layer on all devices' examples, in float64."""
 
-    experiment: Experiment
+    experiment: BuiltSimulation
     prepare: Callable[[Tensor], Tensor]
     batch: Batch  # all devices' examples, device after device
     weights: Tensor  # float64 [M], the v_j: a device weighs 1/N, its examples share that
@@ -216,7 +216,7 @@ class _Looker:
 
     def _mean_square(self, theta: Tensor) -> float:
         """Return mean_i |g_i|^2 over all devices, by the engine that trains."""
-        setup = self.experiment.protocol
+        setup = self.experiment.setup
         federation = setup.federation
         ids = np.arange(federation.device_count)
         cohort = Cohort(ids, federation.sizes(ids), federation.gather)
@@ -224,8 +224,8 @@ class _Looker:
         return sum(float((block.norms() ** 2).sum()) for block in blocks) / len(ids)
 
 
-def _looker(experiment: Experiment, prepare: Callable[[Tensor], Tensor]) -> _Looker:
-    federation = experiment.protocol.federation
+def _looker(experiment: BuiltSimulation, prepare: Callable[[Tensor], Tensor]) -> _Looker:
+    federation = experiment.setup.federation
     batch = federation.gather(np.arange(federation.device_count))
     sizes = torch.from_numpy(batch.sizes)
     each = torch.repeat_interleave(1.0 / (len(sizes) * sizes.double()), sizes)
@@ -238,9 +238,9 @@ def _looker(experiment: Experiment, prepare: Callable[[Tensor], Tensor]) -> _Loo
     return _Looker(experiment, prepare, batch, each, largest / 2, moment)
 
 
-def _moment(experiment: Experiment, device_squares: float, square: float) -> float:
+def _moment(experiment: BuiltSimulation, device_squares: float, square: float) -> float:
     """Return E |g|^2 of the mean of n of N devices without replacement, from mean_i |g_i|^2 and |grad f|^2."""
-    population, n = experiment.protocol.federation.device_count, experiment.config.train.cohort
+    population, n = experiment.setup.federation.device_count, experiment.config.train.cohort
     phi = (population - n) / (n * (population - 1)) if population > 1 else 0.0
     return phi * device_squares + (1 - phi) * square
 

@@ -51,7 +51,7 @@ class Smoothness:
 
 def smoothness(source: CertificateSource, c: float | None, estimate: bool) -> tuple[Smoothness, list[Assumption]]:
     """Return the constants, and how they are known; `estimate`: by a search even where something better is known."""
-    decay = source.experiment.protocol.weight_decay
+    decay = source.experiment.setup.weight_decay
     if c is not None:
         text = (
             f"Given: each coordinate of a device's gradient changes by at most {c:g} a unit of l1 change of the model."
@@ -119,7 +119,7 @@ def local_scale(source: CertificateSource, lr: float) -> float:
 
 def layer_of(source: CertificateSource) -> SoftmaxLayer:
     """Return the constants of the source's softmax layer, without weight decay."""
-    task, federation = source.experiment.task, source.experiment.protocol.federation
+    task, federation = source.experiment.task, source.experiment.setup.federation
     bias = len(task.slots) > 1
     if _plain(source):
         partition = federation.partition
@@ -130,12 +130,12 @@ def layer_of(source: CertificateSource) -> SoftmaxLayer:
 
 
 def _plain(source: CertificateSource) -> bool:
-    return source.experiment.protocol.federation.augment is none
+    return source.experiment.setup.federation.augment is none
 
 
 def _brightest(source: CertificateSource) -> Tensor:
     """Return the example of bytes that is largest everywhere once normalised: every constant grows with |x_j|."""
-    x, prepare = source.experiment.protocol.federation.x[:1], source.experiment.task.prepare
+    x, prepare = source.experiment.setup.federation.x[:1], source.experiment.task.prepare
     dark, light = torch.zeros_like(x), torch.full_like(x, 255)
     # [1, C, H, W] as the model gets it, [1, H, W, C] as it is stored.
     return torch.where((prepare(light).abs() > prepare(dark).abs()).permute(0, 2, 3, 1), light, dark)
@@ -147,7 +147,7 @@ def _brightest(source: CertificateSource) -> Tensor:
 def _estimated(source: CertificateSource, decay: float) -> tuple[Smoothness, list[Assumption]]:
     models = [source.experiment.theta, *([] if source.final is None else [source.final])]
     gradient = differentiator(source.experiment.task, torch.float32)
-    batches = _some_devices(source.experiment.protocol.federation, source.config.seed)
+    batches = _some_devices(source.experiment.setup.federation, source.config.seed)
     estimates = [
         estimate_c(_on(gradient, batch), models, seed=source.config.seed, starts=STARTS, climbs=CLIMBS)
         for batch in batches

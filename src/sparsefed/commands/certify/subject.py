@@ -14,7 +14,7 @@ from sparsefed import config as configs
 from sparsefed import data, runs
 from sparsefed.commands.certify.supported import refuse_several_steps, server_of
 from sparsefed.commands.common import Subject
-from sparsefed.config import Config, Experiment
+from sparsefed.config import BuiltSimulation, Config
 from sparsefed.core.errors import ConfigError, RunError
 from sparsefed.core.types import Arrays, Context, RunRecord
 from sparsefed.theory.threat_schedule import ThreatSchedule
@@ -38,7 +38,7 @@ class CertificateSource:
     label: str  # its path, or the name of a config that has none
     config: Config
     arrays: Arrays
-    experiment: Experiment
+    experiment: BuiltSimulation
     rounds: tuple[Round, ...]
     run: RunRecord | None = None
     final: Tensor | None = None  # float32 [d], the model of the run's last round
@@ -119,11 +119,11 @@ def unattacked(source: CertificateSource) -> Config:
     return configs.twins(source.config)["unattacked"] if source.config.is_attacked else source.config
 
 
-def _built(config: Config) -> tuple[Arrays, Experiment]:
+def _built(config: Config) -> tuple[Arrays, BuiltSimulation]:
     server_of(config)  # what has no certificate is refused before anything is loaded
     arrays = data.load(configs.dataset(config))
     experiment = configs.build(config, lambda _: arrays)
-    refuse_several_steps(experiment.protocol)
+    refuse_several_steps(experiment.setup)
     return arrays, experiment
 
 
@@ -142,9 +142,9 @@ def _recorded(row: Mapping[str, Any]) -> Round:
     )
 
 
-def _dealt(experiment: Experiment) -> Iterator[Round]:
+def _dealt(experiment: BuiltSimulation) -> Iterator[Round]:
     """Yield the rounds as the config's seed deals them; nothing is trained."""
-    setup = experiment.protocol
+    setup = experiment.setup
     federation = setup.federation
     for t in range(1, experiment.config.rounds + 1):
         lr, ids = setup.schedule(t), federation.cohort(t)

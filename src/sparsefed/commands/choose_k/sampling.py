@@ -17,7 +17,7 @@ from sparsefed.commands.choose_k.choice import SAMPLES, ChooseKOptions, ChooseKR
 from sparsefed.commands.choose_k.options import checked, load
 from sparsefed.commands.common import Subject, run_all, run_into, working_folder
 from sparsefed.commands.tune import tune
-from sparsefed.config import Config, Experiment
+from sparsefed.config import BuiltSimulation, Config
 from sparsefed.core.errors import ConfigError, RunError
 from sparsefed.core.progress import OnProgress, Progress
 from sparsefed.core.round import RoundSetup, ServerState, run_round
@@ -107,7 +107,7 @@ def measure(
     stages = []
     for rounds in options.rounds_in:
         state = _trained(training, rounds, folder / f"trained-{rounds}", counter)
-        setup = _sampling_setup(sampled.protocol, rounds, config.defense.name)
+        setup = _sampling_setup(sampled.setup, rounds, config.defense.name)
         stages.append(_stage(setup, state, options, epoch, counter))
     return ChooseKResult(config, options, d, epoch, tuple(stages), ks)
 
@@ -154,7 +154,7 @@ class _Counter:
             self._on_progress(Progress(title, self._done, max(self._done, self._total), line=f"{title} ..."))
 
 
-def _trained(experiment: Experiment, rounds: int, folder: Path, counter: _Counter) -> ServerState:
+def _trained(experiment: BuiltSimulation, rounds: int, folder: Path, counter: _Counter) -> ServerState:
     """Return the state after so many rounds of the config's schedule, from the folder if it is there."""
     if rounds == 0:
         return experiment.begin()

@@ -33,7 +33,7 @@ from sparsefed.commands.tune.trials import (
     strongest,
     values,
 )
-from sparsefed.config import Config, Experiment
+from sparsefed.config import BuiltSimulation, Config
 from sparsefed.core.errors import ConfigError, unknown
 from sparsefed.core.progress import OnProgress, Progress
 from sparsefed.core.rng import integer_seed
@@ -140,7 +140,7 @@ def _check(trials: int, stealth: float | None, objective: str | None) -> None:
         raise ConfigError(unknown("objective", objective, AIMS))
 
 
-def _aim(wanted: str | None, experiment: Experiment) -> Objective:
+def _aim(wanted: str | None, experiment: BuiltSimulation) -> Objective:
     """Return the wanted objective if the attack has a goal; otherwise there is but one thing to aim at."""
     if "attack_points" in experiment.facts:
         return next((aim for aim in AIMS if aim == wanted), "both")
