@@ -123,7 +123,7 @@ def row(name: str, run: Trained) -> str:
     """A line of the table: certified by the better route with measured norms, and the largest share of each route."""
     count = len(run.protocol.lines)
     bounds = [run.smooth] * count, [run.free] * count
-    of_share, unmeasured = radii_of_share(run.protocol, *bounds, run.norms), radii_of_share(run.setup, *bounds)
+    of_share, unmeasured = radii_of_share(run.protocol, *bounds, run.norms), radii_of_share(run.protocol, *bounds)
     certified = [certified_accuracy(run.points, of_share(share)) for share in SHARES]
     largest = [
         largest_share(run.points, of_share),
