@@ -1,5 +1,7 @@
 """A grid of runs to a DataFrame and a figure: what k costs and what it buys, three seeds each."""
 
+from pathlib import Path
+
 import torch
 from torch import nn
 
@@ -25,4 +27,5 @@ if __name__ == "__main__":
     result = sparsefed.sweep(simulation, grid={"defense.k": [10, 100, 1000], "seed": [0, 1, 2]})
     frame = result.to_dataframe()
     print(frame.groupby("defense.k")[["test_accuracy", "attack_accuracy"]].agg(["mean", "std"]).round(3))
+    Path("runs").mkdir(exist_ok=True)
     result.chart(x="defense.k", y="attack_accuracy").save("runs/sweep.html")

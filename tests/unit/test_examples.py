@@ -1,0 +1,65 @@
+"""The examples and the README's Python run as they stand."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(code: str, cwd: Path) -> str:
+    done = subprocess.run([sys.executable, "-c", code], cwd=cwd, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_the_quick_start_is_short_and_shows_a_defense_that_helps(tmp_path: Path) -> None:
+    text = (ROOT / "examples" / "quick_start.py").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 15
+    out = run(f"import torch; torch.default_generator.manual_seed(0)\n{text}", tmp_path)
+    undefended, sparsefed = (float(line.split()[-1].rstrip("%")) for line in out.splitlines())
+    assert undefended > sparsefed + 30
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_the_sweep_ends_in_a_table_and_a_figure(tmp_path: Path) -> None:
+    text = (ROOT / "examples" / "sweep.py").read_text(encoding="utf-8").replace("rounds=60", "rounds=4")
+    out = run(text.replace("[0, 1, 2]", "[0]"), tmp_path)
+    assert "attack_accuracy" in out and (tmp_path / "runs" / "sweep.html").stat().st_size > 1000
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_the_python_of_the_readme_runs(tmp_path: Path) -> None:
+    first, second = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S | re.M)
+    small = first.replace("rounds=20", "rounds=2")
+    server = second.split("# The commands")[0]
+    d = "sum(p.numel() for p in model.parameters())"
+    out = run(f"{small}\nupdates = torch.randn(12, {d})\n{server}\nprint(len(step.delta))", tmp_path)
+    assert "attack_accuracy" in out and (tmp_path / "server.safetensors").exists()
+
+
+def test_the_notebook_was_executed_and_still_compiles() -> None:
+    cells = json.loads((ROOT / "examples" / "first_steps.ipynb").read_text(encoding="utf-8"))["cells"]
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
+    assert not any(output["output_type"] == "error" for cell in code for output in cell["outputs"])
+    for cell in code:
+        compile("".join(cell["source"]), "first_steps.ipynb", "exec")
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_the_code_of_the_notebook_runs(tmp_path: Path) -> None:
+    cells = json.loads((ROOT / "examples" / "first_steps.ipynb").read_text(encoding="utf-8"))["cells"]
+    code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    run(code.replace("rounds=60", "rounds=4").replace("evaluate_every=20", "evaluate_every=2"), tmp_path)
