@@ -417,7 +417,7 @@ def experiment(attack: str | None, defense: str, hostile: float) -> BuiltSimulat
     table = {**FEDERATION, "defense": DEFENSES[defense]}
     if attack:
         table["threat"] = {("share" if hostile < 1 else "per_round"): hostile, "knowledge": list(NEEDS)}
-        table["attack"] = {"name": f"sparsefed.attacks.{attack}", "auxiliary": 20}
+        table["attack"] = {"name": f"sparsefed.attacks.{attack}"}
     return configs.build(configs.parse(table))
 
 
