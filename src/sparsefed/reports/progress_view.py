@@ -15,6 +15,7 @@ from sparsefed.core.progress import AtWork, Progress
 from sparsefed.results.numbers import duration
 
 _LONGEST_BAR = 24
+_COLOURS = {"attack": "red", "failed": "red"}  # of fields; others are green
 
 
 class ProgressView:
@@ -81,7 +82,9 @@ class ProgressView:
         title = part.title if len(part.title) <= width else f"{part.title[: width - 1]}…"
         if line != self._all and self._bars.tasks[self._bars.task_ids.index(line)].description != title:
             self._bars.reset(line)  # its clock starts anew
-        what = " ".join(f"{escape(name)} [green]{escape(value)}[/]" for name, value in part.fields.items())
+        what = " ".join(
+            f"[{_COLOURS.get(name, 'green')}]{escape(f'{name} {value}')}[/]" for name, value in part.fields.items()
+        )
         count = f"{int(part.done)}/{int(part.total)}"
         self._bars.update(line, description=title, completed=part.done, total=part.total, visible=True)
         self._bars.update(line, count=count, what=what, left=left)
