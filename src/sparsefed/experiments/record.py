@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 Table = dict[str, Any]  # a part of a config
-SCALES = ("smoke", "laptop", "paper")
-ScaleName = Literal["smoke", "laptop", "paper"]
+SCALES = ("smoke", "laptop", "schedule", "paper")
+ScaleName = Literal["smoke", "laptop", "schedule", "paper"]
 Twin = Literal["unattacked", "plain"]
 
 
