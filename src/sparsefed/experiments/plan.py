@@ -81,7 +81,7 @@ def plan(exhibit: Exhibit, scale: str) -> Plan:
 def _group(exhibit: Exhibit, scale: Scale, each: Combination) -> Group:
     kinds = exhibit.twins if scale.twins is None else scale.twins
     search = exhibit.search
-    return group(each, scale.seeds, kinds, *((search.seed, search.set) if search else ()))
+    return group(each, scale.seeds_at(each.values), kinds, *((search.seed, search.set) if search else ()))
 
 
 def group(
