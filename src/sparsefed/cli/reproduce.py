@@ -23,7 +23,9 @@ def reproduce(
     name: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Tables and figures: see --list.")] = None,
     scale: Annotated[
         Scale,
-        typer.Option(help="Seconds, at most an hour each, the paper's rounds with a narrower model, or all as printed."),
+        typer.Option(
+            help="Seconds, at most an hour each, the paper's rounds with a narrower model, or all as printed."
+        ),
     ] = Scale.laptop,
     out: Annotated[Path, typer.Option(help="Where results, pages and the cells' runs go.")] = Path("results"),
     jobs: Annotated[int | None, typer.Option(metavar="N", help="Cells at a time; by default one a core.")] = None,

@@ -20,12 +20,13 @@ from sparsefed.experiments.outcome import Column, Outcome, body, columns, outcom
 from sparsefed.experiments.page import save
 from sparsefed.experiments.plan import Plan
 from sparsefed.experiments.reading import load, names
-from sparsefed.experiments.record import Exhibit
+from sparsefed.experiments.record import Exhibit, ScaleName
 from sparsefed.experiments.runner import Running, Standing
 from sparsefed.report.numbers import duration
 
 COLOURS = {HOLDS: "green", PART: "yellow", NOT: "red", UNTESTED: "dim"}
 MOST_SHOWN = 3  # of the comparisons against a claim
+HOURS = 100  # from so many minutes on they are told as hours
 SLOWER = "Minutes are those of a processor with bfloat16. This one has none: expect twice as long, or more."
 
 
@@ -95,21 +96,25 @@ class ReproduceView:
 def list_table() -> Table:
     """What there is to reproduce."""
     table = Table(caption=None if has_bfloat16() else SLOWER, caption_justify="left")
-    for heading in ("name", "in the paper", "what it is", "at scale laptop"):
+    for heading in ("name", "in the paper", "what it is", "at scale laptop", "at scale schedule"):
         table.add_column(heading, overflow="fold")
     for name in names():
         exhibit = load(name)
-        table.add_row(name, escape(exhibit.where), escape(exhibit.title), _laptop(exhibit))
+        table.add_row(
+            name, escape(exhibit.where), escape(exhibit.title), _cost(exhibit, "laptop"), _cost(exhibit, "schedule")
+        )
     return table
 
 
-def _laptop(exhibit: Exhibit) -> str:
+def _cost(exhibit: Exhibit, name: ScaleName) -> str:
     if exhibit.kind == "formula":
         return "a formula"
-    scale = next((each for name, each in exhibit.scales.items() if name == "laptop"), None)
-    if scale is None:
+    if name not in exhibit.scales:
         return "not at this scale"
-    return "" if scale.est_minutes is None else f"about {scale.est_minutes:.0f} min on 2 cores"
+    minutes = exhibit.scales[name].est_minutes
+    if minutes is None:
+        return ""
+    return f"about {minutes:.0f} min on 2 cores" if minutes < HOURS else f"about {minutes / 60:.0f} h on 2 cores"
 
 
 def told(plans: Sequence[Plan], out: Path) -> Iterator[Table | str]:
