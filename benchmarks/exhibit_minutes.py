@@ -1,6 +1,6 @@
-"""How long exhibits take at scale laptop, from what a round costs: where `est_minutes` in their files comes from.
+"""How long exhibits take at scale laptop or schedule, from what a round costs: where `est_minutes` comes from.
 
-    python -m benchmarks.exhibit_minutes [NAME ...]
+    python -m benchmarks.exhibit_minutes [--scale schedule] [NAME ...]
 
 Cells are counted as the runner runs them: equal ones once, searches with the first variant of their attack in place of
 the strongest. An exhibit by itself, and, in the last column, what it adds to those before it. Nothing is run here: the
@@ -75,9 +75,9 @@ def seconds(config: Config) -> float:
     return START + config.rounds * round_seconds(config) + evaluations * costs(config)[2]
 
 
-def cells(exhibit: Exhibit) -> dict[str, SweepCell]:
-    """Every run at scale laptop by its key, equal ones once."""
-    slots = (slot for group in plan(exhibit, "laptop").sweep.groups for slot in _slots(group))
+def cells(exhibit: Exhibit, scale: str = "laptop") -> dict[str, SweepCell]:
+    """Every run at a scale by its key, equal ones once."""
+    slots = (slot for group in plan(exhibit, scale).sweep.groups for slot in _slots(group))
     return {cell.key: cell for slot in slots for cell in (slot.cell, *slot.twins.values())}
 
 
@@ -91,23 +91,25 @@ def minutes(found: Iterable[SweepCell]) -> float:
     return sum(seconds(cell.config) for cell in found) / 60 / CORES
 
 
-def estimate(exhibit: Exhibit) -> int:
+def estimate(exhibit: Exhibit, scale: str = "laptop") -> int:
     """What an exhibit's file says: whole minutes, rounded up."""
-    return math.ceil(minutes(cells(exhibit).values()))
+    return math.ceil(minutes(cells(exhibit, scale).values()))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="exhibits, in this order (default: all)")
+    parser.add_argument("--scale", choices=("laptop", "schedule"), default="laptop")
+    options = parser.parse_args(argv)
     table, known = Table("exhibit", "cells", "minutes", "new cells", "new minutes"), dict[str, SweepCell]()
-    exhibits = [reading.load(name) for name in parser.parse_args(argv).names or reading.names()]
+    exhibits = [reading.load(name) for name in options.names or reading.names()]
     for exhibit in exhibits:
-        if exhibit.kind == "formula":
+        if options.scale not in exhibit.scales:
             continue
-        own = cells(exhibit)
+        own = cells(exhibit, options.scale)
         new = {key: cell for key, cell in own.items() if key not in known}
         known |= new
-        shown = (len(own), estimate(exhibit), len(new), f"{minutes(new.values()):.0f}")
+        shown = (len(own), estimate(exhibit, options.scale), len(new), f"{minutes(new.values()):.0f}")
         table.add_row(exhibit.name, *map(str, shown))
     table.add_row("together", "", "", str(len(known)), f"{minutes(known.values()):.0f}")
     Console().print(table)

@@ -11,13 +11,14 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 
 import pytest
-from benchmarks.exhibit_minutes import estimate
+from benchmarks.exhibit_minutes import costs, estimate, round_seconds
 
+from sparsefed import config as configs
 from sparsefed.commands.reproduce import grid
 from sparsefed.commands.reproduce import load as reading
-from sparsefed.commands.reproduce.exhibit import BOUNDS, COMPARING, Claim, Exhibit
+from sparsefed.commands.reproduce.exhibit import BOUNDS, COMPARING, SCALES, Claim, Exhibit
 from sparsefed.commands.reproduce.grid import matches, plan
-from sparsefed.config import resolve
+from sparsefed.config import Config, resolve
 from sparsefed.sweeps.cells import Combination, twin
 
 NAMES = reading.names()
@@ -29,6 +30,16 @@ def combinations(name: str, scale: str) -> list[Combination]:
 
 
 RUNS = [name for name in NAMES if reading.load(name).kind == "runs"]
+SCHEDULE = [  # those that are run with the paper's own number of rounds
+    "accuracy-impact",
+    "adaptive-clipping",
+    "attack-accuracy",
+    "k-cross-device",
+    "k-uncompressed",
+    "number-of-attackers",
+    "stealth",
+    "uncompressed",
+]
 
 # The paper's tables and figures with results in them, by the label in its source.
 LABELS = {
@@ -79,9 +90,9 @@ def test_it_has_the_papers_numbers_or_says_why_not(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_all_three_scales_are_there_and_say_what_was_scaled(name: str) -> None:
+def test_all_scales_are_there_and_say_what_was_scaled(name: str) -> None:
     scales = reading.load(name).scales
-    assert list(scales) == ["paper", "laptop", "smoke"]
+    assert list(scales) == ["paper", "laptop", *(["schedule"] if name in SCHEDULE else []), "smoke"]
     assert scales["laptop"].note
     assert scales["smoke"].note
     assert len(scales["paper"].seeds) >= 3
@@ -89,9 +100,11 @@ def test_all_three_scales_are_there_and_say_what_was_scaled(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", RUNS)
-@pytest.mark.parametrize("scale", ["smoke", "laptop", "paper"])
+@pytest.mark.parametrize("scale", SCALES)
 def test_every_cell_is_a_config(name: str, scale: str) -> None:
     """`combinations` parses each config, every variant of the attack among them."""
+    if scale == "schedule" and name not in SCHEDULE:
+        return
     assert combinations(name, scale)
 
 
@@ -110,6 +123,37 @@ def test_laptop_takes_an_hour_at_most(name: str) -> None:
     """By the costs of `benchmarks.exhibit_minutes`, which the file repeats."""
     exhibit = reading.load(name)
     assert exhibit.scales["laptop"].est_minutes == estimate(exhibit) <= 60
+
+
+@pytest.mark.parametrize("name", SCHEDULE)
+def test_schedule_is_the_papers_but_for_the_model(name: str) -> None:
+    """Its rounds, devices and learning rate, k as its share of d, and evaluation under 5 % of the training."""
+    exhibit = reading.load(name)
+    scale = exhibit.scales["schedule"]
+    assert scale.note
+    assert scale.est_minutes == estimate(exhibit, "schedule")
+    for each in combinations(name, "schedule"):
+        assert len(scale.seeds_at(each.values)) >= 2, "no claim may hold on one seed"
+        config = each.result(0, next(iter(each.variants), None)).config
+        paper = configs.parse({"base": f"{config.data.name}/cross-device"})
+        assert (config.rounds, config.data) == (paper.rounds, paper.data)
+        assert config.train.model_copy(update={"dtype": paper.train.dtype, "mode": paper.train.mode}) == paper.train
+        assert config.attack is None or not config.threat.share or len(each.variants) >= 3
+        assert "k" not in config.defense.params or config.defense.params["k"] in _shares(config)
+        assert config.rounds // config.evaluate_every * costs(config)[2] < 0.05 * config.rounds * round_seconds(config)
+
+
+def _shares(config: Config) -> set[int]:
+    """The k of the paper, and all of it, as a share of the parameters."""
+    d = {"cnn": 95_366, "resnet9": 411_824}[config.model.name]
+    assert config.model.params == ({"width": 16} if config.model.name == "resnet9" else {})
+    return {round(k / 6_568_640 * d) for k in (1e3, 5e3, 1e4, 5e4, 1e5, 2e5, 4e5, 6_568_640)}
+
+
+def test_attack_accuracy_has_three_seeds_on_fmnist() -> None:
+    """Runs on CIFAR-10 cost six times as much, and have two."""
+    scale = reading.load("attack-accuracy").scales["schedule"]
+    assert [len(scale.seeds_at({"data": data, "defense": "Bulyan"})) for data in ("FMNIST", "CIFAR10")] == [3, 2]
 
 
 @pytest.mark.parametrize("name", RUNS)

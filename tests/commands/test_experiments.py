@@ -161,6 +161,19 @@ def test_skip_and_only_choose_combinations() -> None:
         grid.combinations(tiny('data = "Two"', 'data = ["One", "Two"]'), "paper")
 
 
+def test_some_values_may_have_fewer_seeds() -> None:
+    fewer = tiny(
+        "[scales.smoke]\nseeds = [0, 1]", "[scales.smoke]\nseeds = [0, 1]\nfewer_seeds = { defense = { Clipping = 1 } }"
+    )
+    seeds = [
+        [slot.seed for slot in each.outcomes(None if not each.trials else "weak")]
+        for each in plan(fewer, "smoke").sweep.groups
+    ]
+    assert [set(each) for each in seeds] == [{0}, {0, 1}, {0, 1}]
+    with pytest.raises(ConfigError, match=r"unknown value of axis 'defense' in scales.smoke.fewer_seeds 'Cliping'"):
+        tiny("seeds = [0, 1]\nnote", "seeds = [0, 1]\nfewer_seeds = { defense = { Cliping = 1 } }\nnote")
+
+
 @given(
     changed=st.sampled_from(["rounds", "seed", "evaluate_every", "name", "data.devices", "train.lr", "defense.k"]),
     value=st.integers(1, 5),

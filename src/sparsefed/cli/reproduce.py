@@ -15,6 +15,7 @@ from sparsefed.cli.app import app, console, saved_if_interrupted, say, show_and_
 class ScaleOption(StrEnum):
     smoke = "smoke"
     laptop = "laptop"
+    schedule = "schedule"
     paper = "paper"
 
 
@@ -22,7 +23,10 @@ class ScaleOption(StrEnum):
 def reproduce(
     name: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Tables and figures: see --list.")] = None,
     scale: Annotated[
-        ScaleOption, typer.Option(help="Seconds, at most an hour each, or everything as printed.")
+        ScaleOption,
+        typer.Option(
+            help="Seconds, at most an hour each, the paper's rounds with a narrower model, or all as printed."
+        ),
     ] = ScaleOption.laptop,
     out: Annotated[Path, typer.Option(help="Where results, pages and the cells' runs go.")] = Path("results"),
     jobs: Annotated[int | None, typer.Option(metavar="N", help="Cells at a time; by default one a core.")] = None,

@@ -15,7 +15,7 @@ from sparsefed.commands.reproduce.comparison import (
     summary,
     what_was_scaled,
 )
-from sparsefed.commands.reproduce.exhibit import Exhibit
+from sparsefed.commands.reproduce.exhibit import Exhibit, ScaleName
 from sparsefed.commands.reproduce.exhibit_charts import SAID, charts, together
 from sparsefed.commands.reproduce.grid import combinations
 from sparsefed.commands.reproduce.load import load, names
@@ -27,6 +27,7 @@ from sparsefed.results.numbers import duration
 
 MOST_SHOWN = 6  # of the comparisons behind a verdict
 LEVELS: Mapping[str, doc.Level] = {HOLDS: "good", PART: "fair", NOT: "poor"}
+HOURS = 100  # from so many minutes on they are told as hours
 SLOWER = "Minutes are those of a processor with bfloat16. This one has none: expect twice as long, or more."
 
 
@@ -113,16 +114,22 @@ def records(outcome: ExhibitResult) -> list[dict[str, Any]]:
 
 
 def listing() -> doc.Table:
-    """Return what there is to reproduce."""
-    rows = ((name, exhibit.where, exhibit.title, _laptop(exhibit)) for name in names() for exhibit in [load(name)])
-    caption = "" if has_bfloat16() else SLOWER
-    return doc.table(caption, ("Name", "In the paper", "What it is", "At scale laptop"), rows, "prose")
+    """Return what there is to reproduce, and what it costs."""
+    scales: tuple[ScaleName, ...] = ("laptop", "schedule")
+    head = ("Name", "In the paper", "What it is", *(f"At scale {scale}" for scale in scales))
+    rows = (
+        (exhibit.name, exhibit.where, exhibit.title, *(_cost(exhibit, scale) for scale in scales))
+        for exhibit in map(load, names())
+    )
+    return doc.table("" if has_bfloat16() else SLOWER, head, rows, "prose")
 
 
-def _laptop(exhibit: Exhibit) -> str:
+def _cost(exhibit: Exhibit, scale: ScaleName) -> str:
     if exhibit.kind == "formula":
         return "a formula"
-    scale = next((each for name, each in exhibit.scales.items() if name == "laptop"), None)
-    if scale is None:
+    if scale not in exhibit.scales:
         return "not at this scale"
-    return "" if scale.est_minutes is None else f"about {scale.est_minutes:.0f} min on 2 cores"
+    minutes = exhibit.scales[scale].est_minutes
+    if minutes is None:
+        return ""
+    return f"about {minutes:.0f} min on 2 cores" if minutes < HOURS else f"about {minutes / 60:.0f} h on 2 cores"

@@ -6,14 +6,15 @@ Knows the shape of an exhibit's file and what can be refused from the file alone
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from sparsefed.sweeps.cells import Table, Twin
 
-SCALES = ("smoke", "laptop", "paper")
-ScaleName = Literal["smoke", "laptop", "paper"]
+SCALES = ("smoke", "laptop", "schedule", "paper")
+ScaleName = Literal["smoke", "laptop", "schedule", "paper"]
 
 
 def _several(given: Any) -> Any:
@@ -31,6 +32,7 @@ def _twins(given: Any) -> Any:
 Names = Annotated[tuple[str, ...], BeforeValidator(_several)]
 Pick = Annotated[dict[str, tuple[str, ...]], BeforeValidator(_picked)]  # values of axes, one or several of each
 Twins = Annotated[tuple[Twin, ...], BeforeValidator(_twins)]
+SeedCount = Annotated[int, Field(strict=True, ge=1)]
 Share = Annotated[float, Field(allow_inf_nan=False)]
 
 
@@ -50,6 +52,7 @@ class ExhibitScale(_Record):
     """How much of the paper is run, and how small."""
 
     seeds: tuple[Annotated[int, Field(strict=True, ge=0)], ...] = Field(min_length=1)
+    fewer_seeds: dict[str, dict[str, SeedCount]] = {}  # for single values of an axis, the first so many of them
     note: str = ""  # what was scaled, for a person
     set: Table = {}  # over every combination
     only: Pick = {}  # the axes' values that are run at this scale
@@ -63,6 +66,11 @@ class ExhibitScale(_Record):
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds that differ from each other, but they are {list(self.seeds)}")
         return self
+
+    def seeds_at(self, values: Mapping[str, str]) -> tuple[int, ...]:
+        """Those of one combination: runs that cost much more than others may have fewer."""
+        told = [count for axis, counts in self.fewer_seeds.items() for v, count in counts.items() if values[axis] == v]
+        return self.seeds[: min(told, default=len(self.seeds))]
 
 
 COMPARING = ("lower", "higher", "alike")

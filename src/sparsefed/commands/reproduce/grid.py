@@ -45,7 +45,7 @@ def plan(exhibit: Exhibit, scale: str) -> ExhibitPlan:
 def _group(exhibit: Exhibit, scale: ExhibitScale, each: Combination) -> CellGroup:
     kinds = exhibit.twins if scale.twins is None else scale.twins
     search = exhibit.search
-    return group(each, scale.seeds, kinds, *((search.seed, search.set) if search else ()))
+    return group(each, scale.seeds_at(each.values), kinds, *((search.seed, search.set) if search else ()))
 
 
 def combinations(exhibit: Exhibit, scale: str) -> list[Combination]:

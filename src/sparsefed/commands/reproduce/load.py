@@ -108,6 +108,8 @@ def _problems(exhibit: Exhibit) -> Iterator[str]:
 def _scale_problems(exhibit: Exhibit, scale: ExhibitScale, where: str) -> Iterator[str]:
     yield from _pick(exhibit, scale.only, f"{where}.only")
     yield from _pick(exhibit, {axis: tuple(values) for axis, values in scale.axes.items()}, f"{where}.axes")
+    fewer = {axis: tuple(values) for axis, values in scale.fewer_seeds.items()}
+    yield from _pick(exhibit, fewer, f"{where}.fewer_seeds")
     if not isinstance(scale.search, bool):
         variants = exhibit.search.attacks if exhibit.search else {}
         yield from (unknown(f"attack of {where}.search", v, variants) for v in scale.search if v not in variants)
