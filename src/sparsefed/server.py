@@ -25,7 +25,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from sparsefed.core.errors import ConfigError, RunError
-from sparsefed.core.layout import Layout, layout
+from sparsefed.core.layout import ModelLayout, layout
 from sparsefed.core.types import Block, Context, Defense, IntArray, State
 from sparsefed.defenses import DEFENSES, Rule, as_rule, rule_info
 from sparsefed.defenses.aggregate import BLOCK_BYTES
@@ -282,7 +282,7 @@ def _watched(blocks: Iterator[Block], tally: _Arrivals) -> Iterator[Block]:
         del block  # its memory must be free while the next one is made
 
 
-def _blocks(layout: Layout, updates: Updates) -> Iterator[Block]:
+def _blocks(layout: ModelLayout, updates: Updates) -> Iterator[Block]:
     """Whatever the updates came as, a block at a time; a whole array of float32 is one block."""
     if isinstance(updates, (Tensor, np.ndarray)):
         rows = _rows(layout, updates)
@@ -310,7 +310,7 @@ def _numbered(rows: Rows, size: int) -> Iterator[Block]:
         yield RowsBlock(block.tensor)
 
 
-def _rows(layout: Layout, item: Any) -> Tensor | npt.NDArray[Any]:
+def _rows(layout: ModelLayout, item: Any) -> Tensor | npt.NDArray[Any]:
     """One update, or several, as rows [m, d]."""
     if isinstance(item, Mapping):
         return layout.flat(item)[None]

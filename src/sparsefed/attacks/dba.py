@@ -24,7 +24,7 @@ from sparsefed.attacks.attack import OWN, attack
 from sparsefed.attacks.backdoor_goals import parts
 from sparsefed.attacks.base import granted, project
 from sparsefed.attacks.goals import Goal
-from sparsefed.attacks.own_data import Examples, Poisoned, check_share, mixture
+from sparsefed.attacks.own_data import LabelledPoints, Poisoned, check_share, mixture
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.threat import Attack, Knowledge
 
@@ -57,9 +57,11 @@ def dba(
         ends = [0, *np.cumsum(own.sizes).tolist()]
         rows: list[Tensor] = []
         for i, (begin, end) in enumerate(pairwise(ends)):
-            clean = Examples(own.x[begin:end], own.y[begin:end])
+            clean = LabelledPoints(own.x[begin:end], own.y[begin:end])
             part = split[(knowledge.round + i) % pieces]
-            gradient = mixture(knowledge, clean, Examples(part(clean.x), torch.full_like(clean.y, target)), poisoned)
+            gradient = mixture(
+                knowledge, clean, LabelledPoints(part(clean.x), torch.full_like(clean.y, target)), poisoned
+            )
             rows.append(project(boost * knowledge.scale * gradient(knowledge.theta), knowledge.budget))
         return torch.stack(rows)
 

@@ -19,7 +19,7 @@ Poisoned = Annotated[float, "p, the share of the attackers' examples that are wr
 GoalBatch = Annotated[int, "of the goal's points in a step, where the goal has no trigger"]
 
 
-class Examples(NamedTuple):
+class LabelledPoints(NamedTuple):
     """Raw examples and labels."""
 
     x: Tensor
@@ -37,27 +37,27 @@ def own_updates(knowledge: Knowledge, y: Tensor) -> Tensor:
     return knowledge.scale * torch.stack([knowledge.gradient(knowledge.theta, *part) for part in parts])
 
 
-def owned(knowledge: Knowledge) -> Examples:
+def owned(knowledge: Knowledge) -> LabelledPoints:
     """The examples of all attackers of the round."""
     own = granted(knowledge.own, "own data")
-    return Examples(own.x, own.y)
+    return LabelledPoints(own.x, own.y)
 
 
-def wrong(goal: Goal, clean: Examples, knowledge: Knowledge, batch: int) -> Examples:
+def wrong(goal: Goal, clean: LabelledPoints, knowledge: Knowledge, batch: int) -> LabelledPoints:
     """What the model should learn of the goal: these examples stamped, or without a trigger a batch of its points."""
     if goal.stamp is not None and goal.target is not None:
-        return Examples(goal.stamp(clean.x), torch.full_like(clean.y, goal.target))
+        return LabelledPoints(goal.stamp(clean.x), torch.full_like(clean.y, goal.target))
     return some(goal, knowledge, batch)
 
 
-def some(goal: Goal, knowledge: Knowledge, batch: int) -> Examples:
+def some(goal: Goal, knowledge: Knowledge, batch: int) -> LabelledPoints:
     """A batch of the goal's points, drawn anew each round."""
     draw = rng(knowledge.seed, "goal batch", knowledge.round)
     drawn = torch.from_numpy(draw.choice(len(goal.y), min(batch, len(goal.y)), replace=False))
-    return Examples(goal.x[drawn], goal.y[drawn])
+    return LabelledPoints(goal.x[drawn], goal.y[drawn])
 
 
-def mixture(knowledge: Knowledge, clean: Examples, poison: Examples, share: float) -> Gradient:
+def mixture(knowledge: Knowledge, clean: LabelledPoints, poison: LabelledPoints, share: float) -> Gradient:
     """theta -> (1 - share) g(clean) + share g(poison)."""
 
     def gradient(theta: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from sparsefed.core.task import Slot
 
 
 @dataclass(frozen=True)
-class Layout:
+class ModelLayout:
     """Where each part of a model lies in the flat vector, and how a vector becomes a model of that kind again."""
 
     theta: Tensor  # float32 [d], the model as it was given
@@ -51,7 +51,7 @@ class Layout:
         return part.reshape(-1).to(torch.float32)
 
 
-def layout(like: nn.Module | Mapping[str, Any] | Tensor | np.ndarray[Any, Any] | int) -> Layout:
+def layout(like: nn.Module | Mapping[str, Any] | Tensor | np.ndarray[Any, Any] | int) -> ModelLayout:
     """Return the layout of a model.
 
     Args:
@@ -69,22 +69,22 @@ def layout(like: nn.Module | Mapping[str, Any] | Tensor | np.ndarray[Any, Any] |
         trained = {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
         return _of_parts(trained, frozenset(tensors), lambda slots, theta: {**tensors, **_parts(trained, slots, theta)})
     if isinstance(like, int) and not isinstance(like, bool) and like > 0:
-        return Layout(torch.zeros(like), (), frozenset(), torch.clone)
+        return ModelLayout(torch.zeros(like), (), frozenset(), torch.clone)
     if isinstance(like, (Tensor, np.ndarray)) and like.ndim == 1 and len(like):
         theta = torch.tensor(like).float() if isinstance(like, np.ndarray) else like.detach().clone().float()
-        return Layout(theta, (), frozenset(), torch.clone if isinstance(like, Tensor) else _array)
+        return ModelLayout(theta, (), frozenset(), torch.clone if isinstance(like, Tensor) else _array)
     raise ConfigError("like must be a module, a state dict, a vector of numbers or how many coordinates there are")
 
 
 def _of_parts(
     trained: Mapping[str, Tensor], known: frozenset[str], restore: Callable[[tuple[Slot, ...], Tensor], Any]
-) -> Layout:
+) -> ModelLayout:
     if not trained:
         raise ConfigError("the model has no trainable parameter: nothing to learn")
     starts = [0, *np.cumsum([tensor.numel() for tensor in trained.values()]).tolist()]
     slots = tuple(Slot(name, t.shape, start) for (name, t), start in zip(trained.items(), starts, strict=False))
     theta = torch.cat([tensor.reshape(-1).float() for tensor in trained.values()])
-    return Layout(theta, slots, known | frozenset(trained), lambda vector: restore(slots, vector))
+    return ModelLayout(theta, slots, known | frozenset(trained), lambda vector: restore(slots, vector))
 
 
 def _parts(trained: Mapping[str, Tensor], slots: tuple[Slot, ...], theta: Tensor) -> dict[str, Tensor]:

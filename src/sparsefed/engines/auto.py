@@ -16,14 +16,14 @@ from torch import Tensor
 from sparsefed.core.engine import MEMORY_BUDGET, ONE_STEP, Cohort, Engine, LocalPlan, LocalStep, few, one_step, split
 from sparsefed.core.task import Task, draws, working_copy
 from sparsefed.core.types import Batch, IntArray
-from sparsefed.core.types import Block as Updates
+from sparsefed.core.types import StepBlock as Updates
 from sparsefed.engines.fused import fused, unknown_layers
 from sparsefed.engines.loop import loop
 from sparsefed.engines.several_steps import (
     STACK_LIMIT,
     STACKED,
-    Block,
     Device,
+    StepBlock,
     devices_of,
     first_batch,
     go_on,
@@ -72,7 +72,7 @@ def _several(task: Task, dtype: torch.dtype, budget: int, way: Way) -> Engine:
         for ids in split(cohort, 4.0 * task.d, 2 * example, budget // 2):
             batch = cohort.gather(ids)
             devices = devices_of(task, ids, batch, step, dtype)
-            block = Block(task, theta, step, torch.zeros(len(ids), task.d))
+            block = StepBlock(task, theta, step, torch.zeros(len(ids), task.d))
             if first is not None:
                 devices = _begin(block, first, first_batch(batch, devices), devices)
             go_on(block, devices, modules, _stacking(limits[0], step.plan, most))
@@ -82,7 +82,7 @@ def _several(task: Task, dtype: torch.dtype, budget: int, way: Way) -> Engine:
     return compute
 
 
-def _begin(block: Block, first: Engine, batch: Batch, devices: list[Device]) -> list[Device]:
+def _begin(block: StepBlock, first: Engine, batch: Batch, devices: list[Device]) -> list[Device]:
     """Everybody's first step, from common weights; what they have left."""
     stops = np.cumsum(batch.sizes)
 

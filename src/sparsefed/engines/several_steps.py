@@ -55,7 +55,7 @@ class Device(NamedTuple):
     turns: Sequence[Turn]
 
 
-class Block(NamedTuple):
+class StepBlock(NamedTuple):
     """Clients on their way."""
 
     task: Task
@@ -84,7 +84,7 @@ def descend(
 # --- by client -------------------------------------------------------------------------------------------------------
 
 
-def walk(block: Block, module: nn.Module, device: Device) -> None:
+def walk(block: StepBlock, module: nn.Module, device: Device) -> None:
     """One client's remaining steps, in the module's own parameters; in float32 beside them where these are narrower."""
     named = dict(module.named_parameters())
     weights: list[Tensor] = [named[slot.name] for slot in block.task.slots]
@@ -113,7 +113,7 @@ def walk(block: Block, module: nn.Module, device: Device) -> None:
 # --- stacked ---------------------------------------------------------------------------------------------------------
 
 
-def walk_together(block: Block, module: nn.Module, devices: Sequence[Device]) -> None:
+def walk_together(block: StepBlock, module: nn.Module, devices: Sequence[Device]) -> None:
     """The remaining steps of clients of equal size, all of them at once."""
     names, start = [slot.name for slot in block.task.slots], block.parts(block.theta)
     dtype = dict(module.named_parameters())[names[0]].dtype
@@ -148,7 +148,7 @@ def stackable(task: Task, theta: Tensor, batch: Batch) -> bool:
     keep = torch.from_numpy((firsts[:, None] + np.arange(smallest)).reshape(-1))
     equal = Batch(batch.x[keep], batch.y[keep], np.full(len(ids), smallest))
     truth = trained_rows(task, working_copy(task, torch.float32).eval(), theta, ids, equal, step)
-    block = Block(task, theta, step, torch.zeros(len(ids), task.d))
+    block = StepBlock(task, theta, step, torch.zeros(len(ids), task.d))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -246,7 +246,7 @@ def first_batch(batch: Batch, devices: Sequence[Device]) -> Batch:
 
 
 def go_on(
-    block: Block, devices: Sequence[Device], modules: Sequence[nn.Module], stacking: Callable[[Device, int], bool]
+    block: StepBlock, devices: Sequence[Device], modules: Sequence[nn.Module], stacking: Callable[[Device, int], bool]
 ) -> None:
     """All steps that the devices have left; `block.rows` holds what they did before."""
 
