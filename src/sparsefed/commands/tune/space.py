@@ -40,7 +40,10 @@ WIDTH = 30  # a parameter that the table does not know is searched from its defa
 # Parameters that mean the same in every attack; an attack says itself where it differs (`search`). None: a fact of the
 # data set, the run or the threat model, which is not searched.
 USUAL_RANGES: Mapping[str, str | None] = {
-    **{"epochs": "1:20", "step": "0.001:1", "boost": "1:100", "poisoned": "0.05:1"},
+    "epochs": "1:20",
+    "step": "0.001:1",
+    "boost": "1:100",
+    "poisoned": "0.05:1",
     **dict.fromkeys(("classes", "server_lr", "knowledge")),
 }
 SIZES = ("auxiliary", "points")  # parameters that say how many points a goal has: a batch has at most that many
