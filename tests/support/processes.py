@@ -85,7 +85,8 @@ import json, os, resource, signal, sys, time, traceback
 import altair, numba, sklearn.datasets, vl_convert
 import optuna, sqlalchemy, alembic.command
 from sparsefed import cli, config, data, reports, runs
-from sparsefed.cli import catalogue, progress
+from sparsefed.cli import catalogue
+from sparsefed.reports import progress_view, to_html, to_terminal
 from sparsefed.cli.app import console, errors
 from sparsefed.commands import certify, choose_k, tune
 

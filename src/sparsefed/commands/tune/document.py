@@ -102,12 +102,12 @@ def _cells(outcome: TuneResult, trial: Trial) -> list[doc.TableCell]:
     badges = tuple(word for word, holds in said.items() if holds)
     ended = f"pruned at round {trial.rounds}" if trial.state == "pruned" else trial.state
     return [
-        doc.TableCell(str(trial.number), trial.number, badges=badges, strong=trial == outcome.strongest),
+        doc.TableCell(str(trial.number), trial.number, strong=trial == outcome.strongest),
         doc.TableCell(percent(trial.attack_accuracy), trial.attack_accuracy),
         doc.TableCell(percent(trial.test_accuracy) if trial.converged else "DNC", trial.test_accuracy),
         doc.TableCell(times(trial.norm_ratio), trial.norm_ratio),
         *(doc.TableCell(_short(trial.params[name]) if name in trial.params else "–") for name in outcome.space),
-        doc.TableCell(ended),
+        doc.TableCell(ended, badges=badges),
         doc.TableCell(" ".join(f"{name}={_short(value)}" for name, value in trial.params.items())),
     ]
 
