@@ -16,7 +16,7 @@ from torch import Tensor
 from sparsefed.core.engine import MEMORY_BUDGET, ONE_STEP, Cohort, Engine, LocalPlan, LocalStep, few, one_step, split
 from sparsefed.core.task import Task, draws, working_copy
 from sparsefed.core.types import Batch, IntArray
-from sparsefed.core.types import StepBlock as Updates
+from sparsefed.core.types import Block as Updates
 from sparsefed.engines.fused import fused, unknown_layers
 from sparsefed.engines.loop import loop
 from sparsefed.engines.several_steps import (
