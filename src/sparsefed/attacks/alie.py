@@ -52,7 +52,7 @@ def alie(
     return Attack(craft, frozenset({"honest updates"}))
 
 
-@attack(paper=PAPER, needs=SERVER, place=7, search={"most": None, "tries": None})
+@attack(paper=PAPER, needs=SERVER, place=7)
 def alie_searched(goal: Goal | None, *, most: Most = 1000.0, tries: Tries = 16) -> Attack:  # noqa: ARG001
     """The same with the z that moves the actual server farthest."""
     check_search("alie_searched", most, tries)

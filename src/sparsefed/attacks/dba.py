@@ -34,7 +34,6 @@ from sparsefed.core.threat import Attack, Knowledge
     goal=goals.bars,
     needs=OWN,
     place=12,
-    search={"pieces": None},
 )
 def dba(
     goal: Goal,

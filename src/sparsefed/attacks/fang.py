@@ -54,7 +54,7 @@ Seen = Annotated[Scope, "'full': the honest updates of the round; 'partial': the
 # --- trimmed mean and median -----------------------------------------------------------------------------------------
 
 
-@attack(paper=PAPER, needs=HONEST, otherwise=PARTIAL, place=4, search={"b": "1.1:10", "knowledge": None})
+@attack(paper=PAPER, needs=HONEST, otherwise=PARTIAL, place=4, search={"b": "1.1:10"})
 def fang_trimmed(
     goal: Goal | None,  # noqa: ARG001
     *,
@@ -103,7 +103,7 @@ def _uniform(known: Knowledge, attacker: int) -> Tensor:
     needs=HONEST,
     otherwise=PARTIAL,
     place=9,
-    search={"epsilon": "0.0001:0.5", "threshold": None, "knowledge": None},
+    search={"epsilon": "0.0001:0.5"},
 )
 def fang_krum(
     goal: Goal | None,  # noqa: ARG001

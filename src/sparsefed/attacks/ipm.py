@@ -48,7 +48,7 @@ def ipm(
     return Attack(craft, frozenset({"honest updates"}))
 
 
-@attack(paper=PAPER, needs=SERVER, place=2, search={"most": None, "tries": None})
+@attack(paper=PAPER, needs=SERVER, place=2)
 def ipm_searched(goal: Goal | None, *, most: Most = 1000.0, tries: Tries = 16) -> Attack:  # noqa: ARG001
     """The same with the epsilon that moves the actual server farthest."""
     check_search("ipm_searched", most, tries)

@@ -32,7 +32,6 @@ from sparsefed.core.types import IGNORED
     paper="Tolpegin et al. 2020, Data Poisoning Attacks Against Federated Learning Systems",
     needs=OWN,
     place=12,
-    search={"classes": None},
 )
 def label_flip(
     goal: Goal | None,  # noqa: ARG001

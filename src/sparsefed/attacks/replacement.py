@@ -32,7 +32,6 @@ from sparsefed.core.threat import Attack, Knowledge
     goal=goals.semantic,
     needs=OWN,
     place=7,
-    search={"server_lr": None},
 )
 def replacement(
     goal: Goal,
@@ -65,6 +64,5 @@ replacement_text = attack(
     goal=goals.continuation,
     needs=OWN,
     place=8,
-    search={"server_lr": None},
     name="replacement_text",
 )(replacement.__wrapped__)

@@ -130,7 +130,7 @@ def of_run(
     if rule != "dp_noise":
         return no_guarantee(f"only the rule dp_noise is accounted for, and this is '{rule}'")
     defense = assemble(rule, dp_noise, params)
-    own = {parameter.name for parameter in parameters(dp_noise)}
+    own = {parameter.name for parameter in parameters(dp_noise.__wrapped__)}
     frame = CommonOptions(**{name: value for name, value in params.items() if name not in own})
     on_update = params.get("placement") == "update"
     reason = _unaccounted(frame, on_update, params.get("k") is not None)

@@ -38,13 +38,13 @@ Space = Mapping[str, Searched]
 
 WIDTH = 30  # a parameter that the table does not know is searched from its default / WIDTH to its default * WIDTH
 # Parameters that mean the same in every attack; an attack says itself where it differs (`search`). None: a fact of the
-# data set, the run or the threat model, which is not searched.
+# run or of the threat model, or a tolerance; searching it would change the question.
 USUAL_RANGES: Mapping[str, str | None] = {
     "epochs": "1:20",
     "step": "0.001:1",
     "boost": "1:100",
     "poisoned": "0.05:1",
-    **dict.fromkeys(("classes", "server_lr", "knowledge")),
+    **dict.fromkeys(("most", "tries", "threshold", "pieces", "classes", "server_lr", "knowledge")),
 }
 SIZES = ("auxiliary", "points")  # parameters that say how many points a goal has: a batch has at most that many
 MOST_IN_A_BATCH = 512  # where none does
