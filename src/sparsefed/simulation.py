@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from sparsefed import config as configs
 from sparsefed import runs
+from sparsefed.attacks.attack import ChosenAttack, attack_info
 from sparsefed.config import Config, live
 from sparsefed.core.choice import Chosen, importable_name
 from sparsefed.core.errors import ConfigError
@@ -262,11 +263,24 @@ class Simulation:
             return {"name": given}
         if isinstance(given, Mapping):
             return dict(given)
+        if isinstance(given, ChosenAttack) and self._has_own_goal(given):
+            return self._with_goal(given)
         if isinstance(given, Chosen):
             return given.to_config() if given.name else {"name": self._refer(given.function), **given.parameters}
         if isinstance(given, nn.Module) or not callable(given):
             return {"name": self._refer(given)}
         return {"name": importable_name(given) or self._refer(given)}
+
+    @staticmethod
+    def _has_own_goal(given: ChosenAttack) -> bool:
+        return given.goal is not None and getattr(given.goal, "function", None) is not attack_info(given.function).goal
+
+    def _with_goal(self, given: ChosenAttack) -> dict[str, Any]:
+        """Return the table of an attack that serves another goal than it usually does, for instance the user's own."""
+        goal = given.goal
+        wanted = {**goal.parameters} if isinstance(goal, Chosen) else {}
+        after = goal.function if isinstance(goal, Chosen) else lambda scene: goal  # noqa: ARG005
+        return {"name": self._refer(replace(attack_info(given.function), goal=after)), **wanted, **given.parameters}
 
     def _data(self, given: Any) -> dict[str, Any]:
         if isinstance(given, str):

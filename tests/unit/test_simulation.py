@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sparsefed import runs
+from sparsefed import attacks, runs
+from sparsefed.attacks import Goal, goals
 from sparsefed.core.choice import Chosen
 from sparsefed.core.errors import ConfigError, RunError
 from sparsefed.core.round import RoundReport
@@ -174,6 +175,17 @@ def test_a_defense_that_does_not_read_all_updates_is_an_error() -> None:
 
     with pytest.raises(ConfigError, match="did not read all updates"):
         tabular(defense=impatient).run()
+
+
+def test_goals_of_another_attack_and_of_ones_own() -> None:
+    """An attack serves any goal: one that a function makes of the data, or points and labels that the user chose."""
+    semantic = tabular(attack=attacks.pgd(goals.semantic(source=0, target=2), step=0.1)).run()
+    assert semantic.built.facts["attack_points"] > 0
+    x, y = torch.from_numpy(TABLE[:5]), torch.full((5,), 2)
+    own = tabular(attack=attacks.pgd(Goal(x, y, x, y, torch.arange(0)), step=0.1)).run()
+    assert own.built.facts["attack_points"] == 5 and "attack_accuracy" in own.evaluate()
+    with pytest.raises(ConfigError, match=r"attack\.name"):
+        own.to_config()
 
 
 class Notes:
