@@ -326,7 +326,7 @@ def test_the_same_knowledge_gives_the_same_update(build: Callable[..., Attack]) 
     assert torch.equal(build(goal)(known()), build(goal)(known()))
 
 
-@pytest.mark.parametrize("build", [badnets, replacement, neurotoxin])
+@pytest.mark.parametrize("build", [each.__wrapped__ for each in (badnets, replacement, neurotoxin)])
 def test_batches_of_the_goal_change_with_the_round_and_the_seed(build: Callable[..., Attack]) -> None:
     attack, knowledge = build(semantic.__wrapped__(scene(), source=2, target=0), batch=3), known()
     assert torch.equal(attack(knowledge), attack(replace(knowledge)))
