@@ -24,11 +24,7 @@ class Chosen:
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
     def to_config(self) -> dict[str, Any]:
-        """Return the config table of this choice: its name, with the parameters beside it.
-
-        Raises:
-            ConfigError: if the function cannot be imported by name.
-        """
+        """Return the config table of this choice: its name, with the parameters beside it."""
         if not self.name:
             raise ConfigError(
                 f"this {self.kind} cannot be written into a config: it is no function at the top of a module that can "
@@ -64,11 +60,7 @@ def named(function: Callable[..., Any], home: str) -> str:
 
 
 def positional(name: str, order: Sequence[str], args: Sequence[Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all arguments by name, matching the positional ones to `order`.
-
-    Raises:
-        ConfigError: if there are too many positional arguments, or one is also given by name.
-    """
+    """Return all arguments by name, matching the positional ones to `order`."""
     if len(args) > len(order):
         raise ConfigError(f"{name} takes {len(order)} arguments by position, but was given {len(args)}; name the rest")
     places = dict(zip(order, args, strict=False))
