@@ -247,7 +247,17 @@ def save(
     rounds: int,
     overwrite: bool = False,
 ) -> None:
-    """Write the current state of a run to its folder: config, rows, checkpoint; refuse a folder of another config."""
+    """Write the current state of a run to its folder; refuse a folder that holds a run of another config.
+
+    Args:
+        folder: the run folder; created if missing.
+        table: the config of the run.
+        facts: facts about the task, for the manifest.
+        state: the server state to checkpoint.
+        rows: the metrics of all rounds so far.
+        rounds: the total number of rounds, which decides whether the run is finished.
+        overwrite: replace whatever run the folder holds.
+    """
     if overwrite or not is_run(folder):
         create(folder, table, overwrite)
     _require_config(folder, table)
