@@ -2,11 +2,11 @@
 
     import sparsefed
     sparsefed.aggregate("sparsefed", updates, k=1000)                       # [n, d] array in, [d] out
-    server = sparsefed.Server(sparsefed.defenses.krum(f=2), like=model)     # with memory, for a loop of one's own
+    server = sparsefed.Server(sparsefed.defenses.krum(f=2), like=model)     # with memory, for your own training loop
     sparsefed.Simulation(model, (x, y), defense=..., attack=...).run()      # a federation under attack
     sparsefed.audit("my.toml")                                              # and every other command, as a function
 
-What is here is loaded when it is first used; nothing else is imported, torch least of all.
+Every public name is loaded on first use: `import sparsefed` itself imports nothing, not even torch.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     __version__: str
 
-# Public name -> the module that it is in.
+# Public name -> its module.
 _HOMES = {
     "Chosen": "sparsefed.core.choice",
     "Server": "sparsefed.server",

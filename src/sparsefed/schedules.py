@@ -1,4 +1,4 @@
-"""Learning-rate schedules by import: `cosine(lr=0.1)` chooses one; it is built once the number of rounds is known."""
+"""Learning-rate schedules as Python functions: `cosine(lr=0.1)` chooses one, built once the rounds are known."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ P = ParamSpec("P")
 
 
 class ScheduleFunction(Protocol[P]):
-    """A schedule by import: a function that returns the choice."""
+    """A public schedule function, which returns a choice rather than a built schedule."""
 
     def __call__(self, lr: float = 0.2, *args: P.args, **kwargs: P.kwargs) -> Chosen: ...
 
 
 def choosing(builder: Callable[Concatenate[float, int, P], Schedule]) -> ScheduleFunction[P]:
-    """Return the function that chooses a schedule by its highest rate and its own parameters."""
+    """Return a function that chooses a schedule by its highest rate and its own parameters."""
     lr, _, *own = inspect.signature(builder).parameters.values()
     shown = [lr.replace(default=0.2), *own]
 

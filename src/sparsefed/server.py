@@ -1,10 +1,10 @@
-"""A server for anybody's training loop: any rule, with its memory from round to round.
+"""An aggregation server for any training loop: any rule, with its memory from round to round.
 
     server = Server(sparsefed.defenses.sparsefed(k=1000, clip_norm=5.0), like=model)
     step = server.step(updates, lr=0.1)       # an update is `before - after`: the server subtracts
     model = step.model
 
-Where devices come from, and how they train, is the caller's business. Simulated rounds give the same numbers, bit for
+Selecting and training devices is up to the caller. Simulated rounds give the same numbers, bit for
 bit, for the same updates.
 """
 
@@ -44,37 +44,37 @@ _HEADER = "sparsefed_server"
 
 @dataclass(frozen=True)
 class ServerStep:
-    """What one round did: the new model, and what became of the updates."""
+    """The result of one round: the new model, and what happened to the updates."""
 
     round: int
     theta: Tensor  # float32 [d], the new model
-    delta: Tensor  # float32 [d], what was subtracted from the old one
-    received: int  # updates that came
-    dropped: tuple[int, ...]  # senders of updates that were left out: not finite, or absurdly long
-    clipped: tuple[int, ...]  # senders of updates that were cut to the norm which the server enforces
-    applied: int  # coordinates that changed
-    stats: Mapping[str, float]  # all that the rule reports
+    delta: Tensor  # float32 [d], subtracted from the old model
+    received: int  # number of updates received
+    dropped: tuple[int, ...]  # senders of discarded updates: not finite, or absurdly long
+    clipped: tuple[int, ...]  # senders of updates clipped to the norm that the server enforces
+    applied: int  # number of coordinates that changed
+    stats: Mapping[str, float]  # the statistics that the rule reports
     _restore: Callable[[Tensor], Any] = field(repr=False)
 
     @property
     def model(self) -> Any:
-        """The new model, of the kind that the server was made like; made anew each time."""
+        """The new model, of the same kind as `like`; a new object on every access."""
         return self._restore(self.theta)
 
 
 class Server:
-    """An aggregation rule with its memory: takes the updates of a round, returns the new model.
+    """An aggregation rule with its memory, which turns the updates of a round into a new model.
 
     Args:
-        rule: a rule such as `sparsefed.defenses.krum(f=2)`, the name of one, or a function that makes one.
-        like: the model: an `nn.Module`, a `state_dict`, a vector, or how many coordinates it has.
+        rule: a rule such as `sparsefed.defenses.krum(f=2)`, the name of one, or a function that builds one.
+        like: the model: an `nn.Module`, a `state_dict`, a vector, or its number of coordinates.
         mode: whether updates are gradients, which the server multiplies by lr ("uncompressed"), or differences of
-            models, which hold the learning rate already ("fedavg").
-        preset: whose reading of the paper.
+            models, which already include the learning rate ("fedavg").
+        preset: which interpretation of the paper to follow.
         local_steps: steps that a device takes in a round (fedavg only).
-        seed: for rules that draw.
-        layers: how many coordinates each parameter tensor has; known of modules and state dicts.
-        params: the parameters of a rule that is given by name or as a function.
+        seed: for randomised rules.
+        layers: the number of coordinates of each parameter tensor; by default taken from a module or state dict.
+        params: the parameters of a rule given by name or as a function.
 
     Raises:
         ConfigError: if the rule or its parameters cannot be used with a model of this size.
@@ -103,17 +103,17 @@ class Server:
 
     @property
     def theta(self) -> Tensor:
-        """The model as a float32 vector [d]; a copy."""
+        """A copy of the model as a float32 vector [d]."""
         return self._theta.clone()
 
     @property
     def model(self) -> Any:
-        """The model, of the kind that the server was made like; a copy."""
+        """A copy of the model, of the same kind as `like`."""
         return self._layout.restore(self._theta)
 
     @property
     def round(self) -> int:
-        """How many rounds were done."""
+        """The number of rounds done."""
         return self._round
 
     def step(
@@ -125,18 +125,18 @@ class Server:
         senders: Sequence[int] | IntArray | None = None,
         root: Rows | Parts | None = None,
     ) -> ServerStep:
-        """Combine the updates of a round and move the model.
+        """Aggregate the updates of a round and update the model.
 
         Args:
             updates: an array or tensor [n, d], a list of state dicts (of updates), or an iterator of either, which is
                 read a block at a time. An update is `before - after`.
-            lr: the learning rate of the round; in mode "fedavg" updates hold it already.
-            weights: how much each update counts in a mean, for instance how many examples it comes from.
-            senders: a whole number for each update, the same for the same device in every round.
+            lr: the learning rate of the round; in mode "fedavg" updates already include it.
+            weights: the weight of each update in a mean, for instance its number of examples.
+            senders: an integer for each update, which identifies its device across rounds.
             root: the server's own update, for rules that compare with one.
 
         Raises:
-            ConfigError: if updates, weights or senders do not fit; the server is then as it was.
+            ConfigError: if updates, weights or senders do not fit; the server is then unchanged.
         """
         if not (math.isfinite(lr) and lr >= 0):
             raise ConfigError(f"lr is {lr}, but a learning rate is a number, 0 or more")
@@ -166,14 +166,14 @@ class Server:
             )
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return everything that changes from round to round: the model, the rule's memory, the number of rounds."""
+        """Return everything that changes from round to round: model, the rule's memory, number of rounds."""
         return {**_tensors(self.theta, self._memory), "round": torch.tensor(self._round)}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from a state that `state_dict` returned.
+        """Continue from a state that `state_dict` returned.
 
         Raises:
-            ConfigError: if it is that of another rule or model.
+            ConfigError: if the state belongs to another rule or model.
         """
         begin = _tensors(self._layout.theta, self._defense.init(self._layout.d))
         saved = {name: tensor for name, tensor in state.items() if name != "round"}
@@ -187,7 +187,7 @@ class Server:
         self._memory = {name.removeprefix("defense."): tensor.clone() for name, tensor in memory.items()}
 
     def save(self, path: str | Path) -> None:
-        """Write the state into a file (safetensors), all of it or nothing.
+        """Write the state to a safetensors file, completely or not at all.
 
         Raises:
             RunError: if the file cannot be written.
@@ -204,17 +204,17 @@ class Server:
     def load(
         cls, path: str | Path, rule: Rule | str | Callable[..., Any] | Defense, like: Model, **options: Any
     ) -> Server:
-        """Return a server that goes on where a saved one stood.
+        """Return a server that continues from a saved one.
 
         Args:
-            path: what `save` wrote.
-            rule: the rule, with the same parameters as then.
+            path: a file that `save` wrote.
+            rule: the rule, with the same parameters as when saved.
             like: the model, for its kind and shape.
             options: the other arguments of `Server`.
 
         Raises:
             RunError: if the file is missing or damaged.
-            ConfigError: if it is the state of another rule or model.
+            ConfigError: if it holds the state of another rule or model.
         """
         server = cls(rule, like=like, **options)
         try:
@@ -233,7 +233,7 @@ class Server:
 
 @dataclass
 class _Arrivals:
-    """Who came and what became of it, filled while the blocks stream by: numbers, never a block."""
+    """A tally of the received updates, filled while the blocks stream by; it holds numbers, never a block."""
 
     budget: float
     weights: Tensor | None
@@ -243,7 +243,7 @@ class _Arrivals:
     clipped: list[int] = field(default_factory=list)
 
     def take(self, block: Block) -> _Sent:
-        """The block with its part of the weights and senders, its norms computed once."""
+        """Return the block with its part of the weights and senders, its norms computed once."""
         span = slice(self.received, self.received + block.size)
         unnamed = isinstance(block, RowsBlock) and block.named is None
         own = np.arange(span.start, span.stop) if unnamed else block.senders
@@ -266,7 +266,7 @@ class _Arrivals:
 
 
 class _Sent:
-    """A block with weights and senders of its own."""
+    """A block with its own weights and senders."""
 
     def __init__(self, block: Block, senders: IntArray, weights: Tensor | None) -> None:
         self._norms, self.size, self.senders, self.weights = block.norms(), block.size, senders, weights
@@ -279,11 +279,11 @@ class _Sent:
 def _watched(blocks: Iterator[Block], tally: _Arrivals) -> Iterator[Block]:
     for block in blocks:
         yield tally.take(block)
-        del block  # its memory must be free while the next one is made
+        del block  # free its memory before the next one is made
 
 
 def _blocks(layout: ModelLayout, updates: Updates) -> Iterator[Block]:
-    """Whatever the updates came as, a block at a time; a whole array of float32 is one block."""
+    """Yield updates of any accepted form one block at a time; a whole float32 array is one block."""
     if isinstance(updates, (Tensor, np.ndarray)):
         rows = _rows(layout, updates)
         whole = rows.dtype in (np.float32, torch.float32)
@@ -305,13 +305,13 @@ def _blocks(layout: ModelLayout, updates: Updates) -> Iterator[Block]:
 
 
 def _numbered(rows: Rows, size: int) -> Iterator[Block]:
-    """Blocks whose senders are numbered on from those before them."""
+    """Yield blocks without sender names, so that their senders are numbered consecutively."""
     for block in as_blocks(rows, size):
         yield RowsBlock(block.tensor)
 
 
 def _rows(layout: ModelLayout, item: Any) -> Tensor | npt.NDArray[Any]:
-    """One update, or several, as rows [m, d]."""
+    """Return one update, or several, as rows [m, d]."""
     if isinstance(item, Mapping):
         return layout.flat(item)[None]
     if isinstance(item, (list, tuple)) and item and all(isinstance(part, Mapping) for part in item):
@@ -352,7 +352,7 @@ def _tensors(theta: Tensor, memory: State) -> dict[str, Tensor]:
 
 
 def _goes_on(saved: Mapping[str, Tensor], begin: Mapping[str, Tensor]) -> bool:
-    """Whether these can be the tensors of a server that began so; what is kept for each device ends in a number."""
+    """Return whether these tensors can be those of a server that began so; per-device names end in a number."""
     lasting = {name for name in saved if not name.rpartition(".")[2].isdecimal()}
     return lasting == begin.keys() and all(
         saved[name].dtype == tensor.dtype

@@ -1,13 +1,13 @@
-"""`Simulation`: objects in, results out. A model, data, a defense and an attack become rounds that one can watch.
+"""`Simulation`: a model, data, a defense and an attack become rounds that can be iterated over.
 
     simulation = Simulation(model, (x, y), defense=defenses.sparsefed(k=100, clip_norm=1.0), threat=0.1,
                             attack=attacks.pgd(), devices=500, cohort=50, rounds=200, schedule=schedules.constant(0.1))
     for report in simulation:
         print(report.metrics)
 
-Whatever can be written down (names, numbers) and whatever cannot (a module, arrays, functions) is held in one `Config`,
-in which objects have names of this process. So a simulation in Python and one from TOML are checked by the same
-sentences and built by the same code, and give the same bits.
+All arguments, whether they can be written down (names, numbers) or not (a module, arrays, functions), are held in one
+`Config`, in which objects have names valid in this process. So a simulation in Python and one from TOML are checked and
+built by the same code, raise the same errors, and give the same bits.
 """
 
 from __future__ import annotations
@@ -39,29 +39,29 @@ Watcher = Callable[[RoundReport], None]
 
 
 class Simulation:
-    """A federated training run under attack, which one iterates over, saves, resumes and asks for its results.
+    """A federated training run under attack, to be iterated over, saved, resumed and evaluated.
 
     Args:
-        model: A module (its weights are the first model), a name such as "cnn", or a builder (shape, classes).
+        model: A module (its weights are the initial ones), a name such as "cnn", or a builder (shape, classes).
         data: A name such as "fmnist", an `Arrays` or `DataSet` record, or (x, y) or (x, y, x_test, y_test) as arrays or
             tensors; without a test set a fifth of the examples becomes one.
-        defense: A rule (`defenses.krum(f=2)`), a name, a function of one's own, or a whole `Defense`.
-        attack: An attack (`attacks.pgd()`), a name, or a function of one's own; None: no attack.
-        threat: Who is compromised: a share of the devices, or a `ThreatModel`.
-        partition: Who owns which examples (`partitions.dirichlet(alpha=0.1)`), a name, or a `Partition`.
+        defense: A rule (`defenses.krum(f=2)`), a name, your own function, or a complete `Defense`.
+        attack: An attack (`attacks.pgd()`), a name, or your own function; None: no attack.
+        threat: The compromised devices: a share of all devices, or a `ThreatModel`.
+        partition: The owners of the examples (`partitions.dirichlet(alpha=0.1)`), a name, or a `Partition`.
         schedule: The learning rate: a number, a schedule (`schedules.cosine(lr=0.1)`), or a function of the round.
         loss: (outputs, targets) -> the loss of each example; by default cross-entropy.
-        rounds: How many rounds there are.
-        cohort: Devices that take part in a round.
-        devices: How many devices there are; by default 10 000, or as many as the data have users.
-        seed: Every random choice follows from it.
+        rounds: Number of rounds.
+        cohort: Number of devices that take part in a round.
+        devices: Number of devices; by default 10 000, or one per user of the data.
+        seed: The seed of every random choice.
         on_round: Called with the report of every round.
-        trackers: Where the numbers go beside `history` (`sparsefed.trackers`).
+        trackers: Further destinations of the metrics beside `history` (`sparsefed.trackers`).
         settings: Any other key of a config, by table: `train={"mode": "fedavg"}`, `data_options={"root": 100}`,
             `evaluate_every=10`; `sparsefed list` shows them all.
 
     Raises:
-        ConfigError: Something does not fit; one sentence says what, and what is allowed.
+        ConfigError: Something does not fit; the message says what, and what is allowed.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Simulation:
         data_options: Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> None:
-        self._kept: list[Any] = []  # live names are weak: who refers to an object holds it
+        self._kept: list[Any] = []  # live names are weak references: keep the objects alive
         described: dict[str, Any] = {
             "seed": seed,
             "rounds": rounds,
@@ -117,11 +117,11 @@ class Simulation:
 
     @classmethod
     def from_run(cls, folder: str | Path) -> Simulation:
-        """Return the simulation of a run folder, at its last checkpoint; resumed equals uninterrupted, bit for bit.
+        """Return the simulation of a run folder at its last checkpoint; resumed runs are identical to the bit.
 
         Raises:
-            RunError: The folder holds no run, a damaged one, or one with objects of another process: build that
-                simulation anew and `restore` the folder.
+            RunError: The folder holds no run, or a damaged one.
+            ConfigError: The run used objects of another process; rebuild that simulation and call `restore`.
         """
         table = runs.load_config(Path(folder))
         if names := live.live_names(table):
@@ -135,7 +135,7 @@ class Simulation:
         self.config = config
         self.built = configs.build(config)
         self.state: ServerState = self.built.begin()
-        self.history: list[dict[str, Any]] = []  # a record a round, as `pandas.DataFrame` takes them
+        self.history: list[dict[str, Any]] = []  # one record per round, as `pandas.DataFrame` takes them
         self._watchers = [on_round] if callable(on_round) else list(on_round)
         self._trackers, self._tracked = list(trackers), False
 
@@ -143,16 +143,16 @@ class Simulation:
 
     @property
     def round(self) -> int:
-        """The rounds that are done."""
+        """The number of rounds done."""
         return self.state.round
 
     @property
     def rounds(self) -> int:
-        """The rounds that there are in all."""
+        """The total number of rounds."""
         return self.config.rounds
 
     def __iter__(self) -> Iterator[RoundReport]:
-        """Run the rounds that are left, and yield the report of each."""
+        """Run the remaining rounds and yield the report of each."""
         status = "interrupted"
         try:
             for report in self.built.reports(self.state):
@@ -166,7 +166,7 @@ class Simulation:
                     tracker.finish(status)
 
     def run(self) -> Simulation:
-        """Run all rounds that are left, and return the simulation itself."""
+        """Run all remaining rounds and return the simulation itself."""
         for _ in self:
             pass
         return self
@@ -186,37 +186,37 @@ class Simulation:
     # --- results -----------------------------------------------------------------------------------------------------
 
     def evaluate(self) -> Metrics:
-        """Return test loss, test accuracy and, under attack, attack accuracy of the model as it is now."""
+        """Return the current model's test loss, test accuracy and, under attack, attack accuracy."""
         return self.built.evaluate(self.state.theta)
 
     @property
     def theta(self) -> Tensor:
-        """The model as a flat vector [d]."""
+        """The current model as a flat vector [d]."""
         return self.state.theta
 
     @property
     def model(self) -> nn.Module:
-        """A copy of the user's module with the weights of the model as it is now."""
+        """A copy of the user's module with the current weights."""
         module = copy.deepcopy(self.built.task.template)
         load_flat(self.built.task, module, self.state.theta)
         return module
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the weights of the model as it is now, as the user's module names them."""
+        """Return the current weights under the names of the user's module."""
         weights: dict[str, Tensor] = self.model.state_dict()
         return weights
 
     def to_dataframe(self) -> Any:
-        """Return `history` as a pandas DataFrame, a row a round."""
+        """Return `history` as a pandas DataFrame, one row per round."""
         import pandas
 
         return pandas.DataFrame(self.history)
 
     def to_config(self) -> dict[str, Any]:
-        """Return the config as a table that TOML can hold and `from_config` takes.
+        """Return the config as a table that TOML can express and `from_config` accepts.
 
         Raises:
-            ConfigError: The simulation holds objects that cannot be written down; the sentence names them.
+            ConfigError: The simulation holds objects that cannot be written down; the message names them.
         """
         table = configs.dump(self.config)
         if names := live.live_names(table):
@@ -229,17 +229,17 @@ class Simulation:
     # --- folders -----------------------------------------------------------------------------------------------------
 
     def save(self, folder: str | Path, overwrite: bool = False) -> Path:
-        """Write a run folder with the config, the history and the state, and return it; `restore` goes on from it.
+        """Write a run folder with config, history and state, and return its path; `restore` continues from it.
 
         Raises:
-            RunError: The folder holds another run, and `overwrite` is not set; or the disk refuses.
+            RunError: The folder holds another run and `overwrite` is not set, or it cannot be written.
         """
         path = Path(folder)
         runs.save(path, self._table(), self.built.facts, self.state, self.history, self.rounds, overwrite)
         return path
 
     def restore(self, folder: str | Path) -> Simulation:
-        """Go on from a run folder of this very simulation, and return the simulation itself.
+        """Continue from a run folder of this same simulation, and return the simulation itself.
 
         Raises:
             RunError: The folder is damaged, or holds a run of another config.
@@ -276,7 +276,7 @@ class Simulation:
         return given.goal is not None and getattr(given.goal, "function", None) is not attack_info(given.function).goal
 
     def _with_goal(self, given: ChosenAttack) -> dict[str, Any]:
-        """Return the table of an attack that serves another goal than it usually does, for instance the user's own."""
+        """Return the table of an attack with another goal than its default, for instance the user's own."""
         goal = given.goal
         wanted = {**goal.parameters} if isinstance(goal, Chosen) else {}
         after = goal.function if isinstance(goal, Chosen) else lambda scene: goal  # noqa: ARG005

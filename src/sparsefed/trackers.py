@@ -1,8 +1,8 @@
-"""BuiltSimulation trackers: where the numbers of a simulation go beside its own history.
+"""Experiment trackers: destinations for the metrics of a simulation beside its own history.
 
-A tracker is any object with these three methods; `on_round` callbacks are simpler and often enough. The ones here wrap
+A tracker is any object with these three methods; `on_round` callbacks are simpler and often enough. Those here wrap
 TensorBoard, MLflow and Weights & Biases, which are extras (`pip install 'sparsefed[tensorboard]'`). None is used unless
-it is asked for, and each writes to the local disk unless it is given a server.
+requested, and each writes to the local disk unless given a server.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sparsefed.core.errors import ConfigError
 
 
 class Tracker(Protocol):
-    """Receives what a simulation does: its config once, the metrics of every round, and how it ended."""
+    """A receiver of a simulation's config at the start, its metrics every round, and its status at the end."""
 
     def start(self, config: Mapping[str, Any]) -> None: ...
     def log(self, round: int, metrics: Mapping[str, float]) -> None: ...
@@ -24,10 +24,10 @@ class Tracker(Protocol):
 
 
 class TensorBoard:
-    """Writes event files that `tensorboard --logdir FOLDER` shows."""
+    """A tracker that writes event files for `tensorboard --logdir FOLDER`."""
 
     def __init__(self, folder: str | Path = "runs/tensorboard") -> None:
-        """Prepare to write into `folder`; raises ConfigError where TensorBoard is not installed."""
+        """Prepare to write to `folder`; raise ConfigError if TensorBoard is not installed."""
         self._writer = _imported("torch.utils.tensorboard", "tensorboard").SummaryWriter(str(folder))
 
     def start(self, config: Mapping[str, Any]) -> None:
@@ -43,10 +43,10 @@ class TensorBoard:
 
 
 class MLflow:
-    """Writes an MLflow run, into a local SQLite file unless `uri` names a server."""
+    """A tracker that writes an MLflow run, to a local SQLite file unless `uri` names a server."""
 
     def __init__(self, experiment: str = "sparsefed", uri: str = "sqlite:///mlflow.db") -> None:
-        """Prepare a run of `experiment`; raises ConfigError where MLflow is not installed."""
+        """Prepare a run of `experiment`; raise ConfigError if MLflow is not installed."""
         self._mlflow = _imported("mlflow", "mlflow")
         self._mlflow.set_tracking_uri(uri)
         self._mlflow.set_experiment(experiment)
@@ -63,10 +63,10 @@ class MLflow:
 
 
 class WandB:
-    """Writes a Weights & Biases run; offline, to be sent with `wandb sync`, unless `online`."""
+    """A tracker that writes a Weights & Biases run: offline, to be sent with `wandb sync`, unless `online`."""
 
     def __init__(self, project: str = "sparsefed", folder: str | Path = "runs", online: bool = False) -> None:
-        """Prepare a run of `project`; raises ConfigError where wandb is not installed."""
+        """Prepare a run of `project`; raise ConfigError if wandb is not installed."""
         self._wandb, self._run = _imported("wandb", "wandb"), None
         self._options = {"project": project, "dir": str(folder), "mode": "online" if online else "offline"}
 
@@ -94,7 +94,7 @@ def scalars(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 
 def flat(table: Mapping[str, Any], above: str = "") -> dict[str, str]:
-    """Return a config's table with dotted keys and readable values.
+    """Return a config's table with dotted keys and values as text.
 
     >>> flat({"seed": 0, "train": {"lr": 0.1}})
     {'seed': '0', 'train.lr': '0.1'}

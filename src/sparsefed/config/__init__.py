@@ -1,9 +1,9 @@
-"""TOML to validated records to a protocol that can run: the only place where a string becomes a function.
+"""Configs: TOML to validated records to a simulation; the only place where a string becomes a function.
 
-A key nobody knows, a value of the wrong type or an impossible one is one sentence before anything starts: `parse`
-refuses all that can be refused without data, `build` the rest (k > d, more auxiliary than test points) before a run
-folder is made. Wherever a name is taken, `"my_package.my_module:my_function"` is taken too. `base` names a config to
-start from (`bases.py`).
+An unknown key, a value of the wrong type or an impossible one is one sentence before anything starts: `parse` refuses
+all that can be refused without data, `build` the rest (k > d, more auxiliary than test points) before a run folder is
+made. Wherever a name is accepted, `"my_package.my_module:my_function"` is too. `base` names a config to start from
+(`templates.py`).
 """
 
 from __future__ import annotations

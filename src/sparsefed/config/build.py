@@ -1,4 +1,4 @@
-"""A config to a protocol that can run: data, devices, model, defense and attack, checked to fit together."""
+"""Building a simulation from a config: data, devices, model, defense and attack, checked to fit together."""
 
 from __future__ import annotations
 
@@ -30,29 +30,29 @@ from sparsefed.engines import ENGINES
 from sparsefed.models import MODELS, model_info
 from sparsefed.theory.privacy import Guarantee, of_run
 
-ROOT = 100  # examples of a server that needs some, where a config does not say (as in FLTrust's experiments)
-PORTRAYED = 60  # devices whose examples a manifest counts, for the picture in a report
-SCORES = 2**24  # that a model may give at once in an evaluation: 64 MB of float32
+ROOT = 100  # examples of a server that needs some, unless configured (as in FLTrust's experiments)
+PORTRAYED = 60  # devices whose examples the manifest counts, for the figure in a report
+SCORES = 2**24  # outputs per evaluation batch at most: 64 MB of float32
 
 
 @dataclass(frozen=True)
 class BuiltSimulation:
-    """All that a run needs, built from its config: what does not change while it runs."""
+    """A simulation built from its config: everything a run needs that does not change while it runs."""
 
     config: Config
     setup: RoundSetup
-    theta: Tensor  # the first model
+    theta: Tensor  # the initial model
     evaluate: Callable[[Tensor], Metrics]
-    facts: Metrics  # what a reader of the run's numbers must know of its task
+    facts: Metrics  # facts about the task, needed to interpret the run's numbers
     task: Task
     rounds: int
 
     def begin(self) -> ServerState:
-        """The state before round 1."""
+        """Return the state before round 1."""
         return start(self.setup, self.theta)
 
     def privacy(self, dropped: int) -> Guarantee | None:
-        """What the noise guarantees, should a round lose at most so many unusable updates; None without noise."""
+        """Return the privacy guarantee if a round drops at most `dropped` updates; None without noise."""
         if self.config.defense.name != "dp_noise":
             return None
         return of_run(
@@ -66,22 +66,22 @@ class BuiltSimulation:
         )
 
     def reports(self, state: ServerState) -> Iterator[RoundReport]:
-        """The rounds that follow a state."""
+        """Run the rounds that follow a state and yield their reports."""
         return simulate(self.setup, state, self.rounds, self.evaluate, self.config.evaluate_every)
 
 
 def build_all(configs: Sequence[Config]) -> list[BuiltSimulation]:
-    """Several configs, all of them checked before the first can start; a data set that they share is loaded once."""
+    """Build several configs, so that all are checked before the first starts; shared data sets are loaded once."""
     load = functools.cache(data.load)
     return [build(config, load) for config in configs]
 
 
 def build(config: Config, load: Callable[[data.DataSet], Arrays] = data.load) -> BuiltSimulation:
-    """Load the data, deal it to the devices, make the model, and check that all of it fits together."""
+    """Load the data, assign it to the devices, build the model, and check that everything fits together."""
     arrays, defense = load(names.dataset(config)), names.defense(config)
     dtype = computed_in(config.train.dtype)
     task = _task(config, arrays)
-    defense.init(task.d)  # refuses what cannot work for a model of this size
+    defense.init(task.d)  # raises if it cannot work for a model of this size
     engine = names.resolve("engine", config.train.engine, ENGINES)(task, dtype, config.train.memory_mb * 2**20)
     federation = _federation(config, arrays)
     goal, attack = _attack(config, arrays)
@@ -111,7 +111,7 @@ def build(config: Config, load: Callable[[data.DataSet], Arrays] = data.load) ->
 def _task(config: Config, arrays: Arrays) -> Task:
     _check_kind(config, arrays)
     shape = arrays.x_train.shape[1:]
-    with torch.random.fork_rng(devices=[]):  # layers draw their first weights from torch's own generator
+    with torch.random.fork_rng(devices=[]):  # layers draw their initial weights from torch's own generator
         torch.default_generator.manual_seed(integer_seed(config.seed, "model"))
         module = _built(config, (shape[2], *shape[:2]) if arrays.is_image else shape, len(arrays.classes))
     prepare = image_normaliser(arrays.mean, arrays.std) if arrays.is_image else None
@@ -119,7 +119,7 @@ def _task(config: Config, arrays: Arrays) -> Task:
 
 
 def _check_kind(config: Config, arrays: Arrays) -> None:
-    """Refuse a listed model that was made for the other kind of data."""
+    """Refuse a registered model that was made for the other kind of data."""
     name = config.model.name
     fitting = [model for model in MODELS if model_info(MODELS[model]).text == arrays.is_text]
     if name in MODELS and name not in fitting:
@@ -143,7 +143,7 @@ def _built(config: Config, shape: tuple[int, ...], classes: int) -> nn.Module:
 
 
 def deal(config: Config, arrays: Arrays) -> Partition:
-    """Who owns which of the training examples."""
+    """Return the partition: which device owns which of the training examples."""
     table = config.data
     return names.partition(config)(arrays.y_train, arrays.users, table.devices, table.per_device, config.seed)
 
@@ -163,7 +163,7 @@ def _federation(config: Config, arrays: Arrays) -> Federation:
 
 
 def _root(config: Config, arrays: Arrays) -> Batch | None:
-    """The server's own examples, drawn evenly from the training set, where the config or the defense wants any."""
+    """Return the server's own examples, drawn uniformly from the training set, or None if it needs none."""
     size = config.data.root or (ROOT if "root" in names.rule(config.defense.name).needs else 0)
     if not size:
         return None
@@ -191,9 +191,10 @@ def _attack(config: Config, arrays: Arrays) -> tuple[Goal | None, Attack | None]
 
 
 def _facts(config: Config, arrays: Arrays, federation: Federation, goal: Goal | None) -> Metrics:
-    """All examples that devices own, the rounds of an epoch, the classes and what always naming the most frequent one
-    would get, who owns what in a few numbers; and of an attack, how many points it is after and the share of the
-    devices that are compromised."""
+    """Return the facts of the task: examples, rounds per epoch, classes, chance level, partition summary.
+
+    Under attack, also the number of points attacked and the share of the devices that are compromised.
+    """
     threat = config.threat
     share = len(federation.malicious) / federation.device_count
     epoch = rounds_per_epoch(federation.device_count, federation.n)
@@ -209,8 +210,8 @@ def _facts(config: Config, arrays: Arrays, federation: Federation, goal: Goal | 
 
 
 def _evaluation(task: Task, arrays: Arrays, dtype: torch.dtype, goal: Goal | None) -> Callable[[Tensor], Metrics]:
-    """Test loss and accuracy without the points that the attackers are after, and attack accuracy on these."""
-    # A batch whose outputs fit into the cache's neighbourhood: text has a score for each word at each position.
+    """Return a function from a model to test loss, accuracy off the attacked points, and attack accuracy."""
+    # Limit a batch by its outputs: text has a score for each word at each position.
     scores = len(arrays.classes) * arrays.y_test[0].size
     evaluate = evaluator(task, dtype, min(1000, max(1, SCORES // scores)))
     x, y = torch.from_numpy(arrays.x_test), torch.from_numpy(arrays.y_test)

@@ -1,7 +1,7 @@
-"""Objects in a config: a module, arrays or a function that cannot be written down is named `live:...` instead.
+"""Live objects in a config: a module, arrays or a function that cannot be written down is named `live:...`.
 
-So one description serves what comes from TOML and what comes from Python, and one set of checks. Such a name means
-something in this process only, and for as long as somebody holds the object (a `Simulation` holds its own).
+One description and one set of checks thus serve both TOML and Python. Such a name is valid in this process only, and
+for as long as the object is alive (a `Simulation` keeps its own alive).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _numbers = itertools.count(1)
 
 
 def refer(thing: Any) -> str:
-    """Return the name by which configs of this process can refer to an object; the same object, the same name."""
+    """Return the name by which configs of this process can refer to an object; equal for the same object."""
     for name, known in list(_objects.items()):
         if known is thing:
             return name
@@ -32,7 +32,7 @@ def refer(thing: Any) -> str:
 
 
 def referred(name: str) -> Any:
-    """Return the object of a `live:` name."""
+    """Return the object of a `live:` name; raise ConfigError if it is gone or of another process."""
     thing = _objects.get(name)
     if thing is None:
         raise ConfigError(
@@ -43,7 +43,7 @@ def referred(name: str) -> Any:
 
 
 def live_names(table: Mapping[str, Any]) -> list[str]:
-    """Return the keys of a config's table whose values are objects of this process.
+    """Return the keys of a config's table whose values are live objects of this process.
 
     >>> live_names({"model": {"name": "live:Net-1"}, "train": {"lr": 0.1}})
     ['model.name']
@@ -58,7 +58,7 @@ def live_names(table: Mapping[str, Any]) -> list[str]:
 
 
 def numberless(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the table with `live:Net` for `live:Net-7`: what two processes that build the same thing agree on."""
+    """Return the table with `live:Net` for `live:Net-7`, which is equal in two processes that build alike."""
     return {
         key: numberless(value)
         if isinstance(value, Mapping)

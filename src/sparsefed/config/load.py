@@ -1,4 +1,4 @@
-"""TOML files, tables and `--set` to a checked config, and back; every refusal is one sentence."""
+"""Loading configs: TOML files, tables and `--set` to a checked config, and back; every error is one sentence."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sparsefed.core.threat import WHO
 
 
 def as_config(subject: str | Path | Mapping[str, Any] | Config | Described) -> Config:
-    """Return the config of whatever describes a run: a TOML file, a table, a `Config`, or a `Simulation`."""
+    """Return the config of anything that describes a run: a TOML file, a table, a `Config`, or a `Simulation`."""
     if isinstance(subject, Config):
         return subject
     if isinstance(subject, str | Path):
@@ -35,24 +35,24 @@ def as_config(subject: str | Path | Mapping[str, Any] | Config | Described) -> C
 
 
 def is_live(config: Config) -> bool:
-    """Whether a config refers to objects of this process, so that no other process can run it."""
+    """Return whether a config refers to objects of this process, so that no other process can run it."""
     return bool(live_names(dump(config)))
 
 
 class Described(Protocol):
-    """Anything that knows its config, such as a `Simulation`."""
+    """An object that has a config, such as a `Simulation`."""
 
     @property
     def config(self) -> Config: ...
 
 
 def read(path: Path, overrides: Sequence[str] = ()) -> Config:
-    """A config file, with `key=value` overrides on top; without a name, it is called like the file."""
+    """Load a config file, with `key=value` overrides on top; an unnamed config takes the name of the file."""
     return _called_like(path, parse(_table(path), overrides, str(path)))
 
 
 def load_without_k(subject: Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
-    """Load a config file, or its table, that may leave `defense.k` open; anything else that is wrong is an error."""
+    """Load a config file or table whose only problem may be a missing `defense.k`; raise any other error."""
     if isinstance(subject, Path):
         return _called_like(subject, parse(_table(subject), overrides, str(subject), check_without_k))
     return parse(subject, overrides, rules=check_without_k)
@@ -81,7 +81,17 @@ def parse(
     source: str = "",
     rules: Callable[[Config], None] = check,
 ) -> Config:
-    """A validated config from a table, or one ConfigError that names every problem, and the source it came from."""
+    """Return a validated config from a table.
+
+    Args:
+        table: the config as nested tables.
+        overrides: `key=value` settings on top of it.
+        source: where the table came from, for error messages.
+        rules: checks that the config can run.
+
+    Raises:
+        ConfigError: names every problem, and the source.
+    """
     merged: dict[str, Any] = _copied(table)
     for override in overrides:
         _set(merged, override)
@@ -97,7 +107,7 @@ def parse(
 
 
 def _on_its_base(table: dict[str, Any]) -> dict[str, Any]:
-    """What the config says together with its base; `attack = false`, and nobody attacks, whatever [threat] says."""
+    """Return the config merged over its base; `attack = false` removes both [attack] and [threat]."""
     base = table.get("base")
     if base and isinstance(base, str):
         table = bases.over(bases.load(base), {key: item for key, item in table.items() if key != "base"})
@@ -108,7 +118,7 @@ def _on_its_base(table: dict[str, Any]) -> dict[str, Any]:
 
 
 def _timed(config: Config) -> Config:
-    """Rounds where epochs are given, and the peak that a schedule has by itself."""
+    """Return the config with epochs converted to rounds, and the peak set to the schedule's default."""
     train, devices, rounds = config.train, config.data.devices, config.rounds
     if config.epochs is not None:
         rounds = epochs_in_rounds(config.epochs, devices, train.cohort)
@@ -123,10 +133,10 @@ def _timed(config: Config) -> Config:
 
 
 def twins(config: Config) -> dict[str, Config]:
-    """What a run under attack is compared with: the same without attackers, and that without a defense as well.
+    """Return the baselines of a run under attack: the run without attackers, and that without a defense as well.
 
-    Nobody attacks, but the goal stays: test accuracy is measured on the same examples, and attack accuracy says what
-    the attackers would get for nothing.
+    The goal stays: test accuracy is measured on the same examples, and attack accuracy is the baseline that holds
+    without any attacker.
     """
     if not config.is_attacked:
         raise ConfigError("nobody attacks in this config, so it has no twins; leave --twins away")
@@ -137,7 +147,7 @@ def twins(config: Config) -> dict[str, Config]:
 
 
 def dump(config: Config) -> dict[str, Any]:
-    """The config as a table again, every default written out."""
+    """Return the config as a table, with every default written out."""
     return _without_none(config.model_dump(mode="json"))
 
 
@@ -155,7 +165,7 @@ def _set(table: dict[str, Any], override: str) -> None:
 
 
 def value_of(text: str) -> Any:
-    """A value as TOML writes it; what is none is a bare word, that is, a string."""
+    """Parse a value in TOML syntax; text that is not valid TOML is a string."""
     try:
         table = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
@@ -173,7 +183,7 @@ _MUST_BE = {
 
 
 def _sentence(problem: Any) -> str:
-    """One of pydantic's findings, for a person."""
+    """Return one of pydantic's errors as a sentence for people."""
     path, kind, given = [str(part) for part in problem["loc"]], problem["type"], problem.get("input")
     where = ".".join(path)
     if kind == "extra_forbidden":

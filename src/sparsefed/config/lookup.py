@@ -1,4 +1,4 @@
-"""The only place where a string becomes a function, and what can be refused without loading data."""
+"""Name lookup: the only place where a string becomes a function, with all checks that need no data."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from sparsefed.models import MODELS
 
 
 def resolve(kind: str, name: str, known: Mapping[str, Any]) -> Any:
-    """The thing of that name: a listed one, or `module:attribute`."""
+    """Return the object of this name: a registered one, a live one, or `module:attribute`."""
     if name in known:
         return known[name]
     if name.startswith(live.PREFIX):
@@ -39,7 +39,7 @@ def resolve(kind: str, name: str, known: Mapping[str, Any]) -> Any:
         raise ConfigError(unknown(kind, name, known) + ', or one of your own as "module:function"')
     try:
         return getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # importing runs code that is not ours: anything can come out
+    except Exception as error:  # importing runs foreign code, which can raise anything
         raise ConfigError(f"{kind} '{name}' cannot be imported ({error}); is its folder on PYTHONPATH?") from error
 
 
@@ -52,7 +52,7 @@ def function(kind: str, name: str, known: Mapping[str, Callable[..., Any]]) -> C
 
 
 def check(config: Config) -> None:
-    """Everything that can be refused without loading data."""
+    """Raise ConfigError for everything that can be refused without loading data."""
     dataset(config)
     partition(config)
     function("augmentation", config.data.augment, AUGMENTATIONS)
@@ -70,7 +70,7 @@ def check(config: Config) -> None:
 
 
 def check_without_k(config: Config) -> None:
-    """Check a config as `check` does, but for a missing k of a defense that takes one; any other error is raised."""
+    """Check a config as `check` does, but allow a missing k if the defense takes one."""
     try:
         check(config)
     except ConfigError as error:
@@ -90,7 +90,7 @@ def takes_k(defense: str) -> bool:
 
 
 def _check_local(train: TrainTable) -> None:
-    """In uncompressed mode a device sends one gradient and the server owns the rate."""
+    """Refuse local-training settings in uncompressed mode, where a device sends a single gradient."""
     local = ("local_epochs", "local_batch", "local_lr", "local_decay", "prox")
     given = [f"train.{key}" for key in local if getattr(train, key) != TrainTable.model_fields[key].default]
     if given and train.mode != "fedavg":
@@ -120,7 +120,7 @@ def _check_threat(config: Config) -> None:
             "use at most that"
         )
     if devices is not None:
-        malicious_ids(threat, devices, config.seed)  # refuses more attackers than devices
+        malicious_ids(threat, devices, config.seed)  # raises if there are more attackers than devices
 
 
 def example(table: str) -> str:
@@ -131,7 +131,7 @@ def example(table: str) -> str:
 
 
 def dataset(config: Config) -> data.DataSet:
-    """The record of the config's data set, text in the size that it asks for."""
+    """Return the record of the config's data set, for text with the configured vocabulary and length."""
     found = resolve("data set", data.canonical(config.data.name), data.DATASETS)
     if isinstance(found, Arrays):
         arrays = found
@@ -147,7 +147,7 @@ def dataset(config: Config) -> data.DataSet:
 
 
 def partition(config: Config) -> Callable[..., Partition]:
-    """The rule of the name, with the parameters that are its own and no others."""
+    """Return the config's partition rule with its own parameters bound; refuse any others."""
     rule, given = function("partition", config.data.partition, PARTITIONS), config.data.params
     takes = [p.name for p in parameters(rule, skip=5)]
     for key in [key for key in given if key not in takes]:
@@ -160,7 +160,7 @@ def partition(config: Config) -> Callable[..., Partition]:
 
 
 def model(config: Config) -> Callable[..., Any]:
-    """Return the builder of the model: (shape, classes, **parameters) -> nn.Module; a module is its own."""
+    """Return the model's builder, (shape, classes, **parameters) -> nn.Module, or one that returns the given module."""
     found = resolve("model", config.model.name, MODELS)
     if isinstance(found, nn.Module):
         module = found
@@ -169,12 +169,12 @@ def model(config: Config) -> Callable[..., Any]:
 
 
 def loss(config: Config) -> Loss | None:
-    """Return the loss of the user's own; None: cross-entropy."""
+    """Return the user's loss function, or None for cross-entropy."""
     return None if config.train.loss is None else function("loss", config.train.loss, {})
 
 
 def attacker(table: Named) -> Attacker:
-    """A listed attack, or a method of the user's own, which serves the paper's goal: test points with wrong labels."""
+    """Return a registered attack, or the user's own method with the paper's goal: test points with wrong labels."""
     found = resolve("attack", table.name, ATTACKS)
     return attack_info(found if isinstance(found, Attacker) else function("attack", table.name, ATTACKS))
 
@@ -197,7 +197,7 @@ def schedule(config: Config) -> Schedule:
 
 
 def takes_peak(schedule: str) -> tuple[bool, float | None]:
-    """Whether a schedule can be told where its peak is, and where it is if nobody says."""
+    """Return whether a schedule takes `peak_at`, and its default."""
     found = [p.default for p in parameters(function("schedule", schedule, SCHEDULES), 2) if p.name == "peak_at"]
     return bool(found), found[0] if found else None
 
@@ -212,7 +212,7 @@ def defense(config: Config) -> Defense:
 
 
 def rule(name: str) -> RuleInfo:
-    """The facts of a listed rule, or of one of the user's own."""
+    """Return the facts of a rule, registered or the user's own."""
     return rule_info(function("defense", name, DEFENSES))
 
 

@@ -1,4 +1,4 @@
-"""The records of a config, one for each of its tables; a wrong key or type is refused here."""
+"""The schema of a config: one record for each of its tables, which refuses wrong keys and types."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sparsefed.attacks import Need
 from sparsefed.core.engine import MEMORY_BUDGET
 from sparsefed.core.threat import WHO
 
-DEVICES = 10_000  # the population where a config does not say
+DEVICES = 10_000  # the default population
 
 # Strict, because TOML has types: "5" is not a number and true is not 1.
 Whole = Annotated[int, Field(strict=True)]
@@ -23,7 +23,7 @@ class _Table(BaseModel):
 
 
 class Named(BaseModel):
-    """A choice by name, with the parameters of what was chosen beside it."""
+    """A choice by name, with its parameters beside the name."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
     name: str
@@ -34,17 +34,17 @@ class Named(BaseModel):
 
 
 class DataTable(BaseModel):
-    """Which examples, and who owns them; parameters of the partition stand beside its name."""
+    """The [data] table: the examples and their owners, with the partition's parameters beside its name."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
     name: str = "fmnist"
     partition: str = "one_class"
-    devices: Count | None = None  # None: one a user, where the partition is by_user
+    devices: Count | None = None  # None: one per user, if the partition is by_user
     per_device: Count | None = None
-    root: Count | None = None  # examples that the server itself holds; None: as many as the defense asks for
-    augment: str = "none"  # what honest devices do to their images before they train on them
-    vocabulary: Annotated[int, Field(strict=True, ge=5)] | None = None  # of text, special tokens too; None: its usual
-    length: Count | None = None  # of a sequence of text, in tokens; None: its usual
+    root: Count | None = None  # examples that the server itself holds; None: as many as the defense needs
+    augment: str = "none"  # transformation of honest devices' images before training
+    vocabulary: Annotated[int, Field(strict=True, ge=5)] | None = None  # of text, with special tokens; None: default
+    length: Count | None = None  # of a sequence of text, in tokens; None: its default
 
     @property
     def params(self) -> dict[str, Any]:
@@ -59,7 +59,7 @@ class DataTable(BaseModel):
 
 
 class TrainTable(_Table):
-    """How a round is run."""
+    """The [train] table: how a round is run."""
 
     mode: Literal["uncompressed", "fedavg"] = "uncompressed"
     preset: Literal["paper", "authors-2021-05", "authors-2021-08"] = "paper"
@@ -67,13 +67,13 @@ class TrainTable(_Table):
     sampling: str = "epoch"
     lr: Number = Field(0.2, gt=0)
     schedule: str = "triangular"
-    peak_at: Number | None = None  # as a share of the rounds; None: the schedule's own, or peak_epoch
-    peak_epoch: Number | None = Field(None, ge=0)  # the same in epochs
+    peak_at: Number | None = None  # as a share of the rounds; None: the schedule's default, or peak_epoch
+    peak_epoch: Number | None = Field(None, ge=0)  # in epochs, instead of peak_at
     weight_decay: Number = Field(5e-4, ge=0)  # of the round's sum; each of the cohort's devices applies its share
     local_epochs: Count = 1
     local_batch: Count | None = None  # None: all of a device's examples at once
     local_lr: Number | None = Field(None, gt=0)  # None: the schedule's lambda(t)
-    local_decay: Number = Field(1.0, gt=0)  # the local rate's factor from an epoch to the next
+    local_decay: Number = Field(1.0, gt=0)  # factor on the local rate from one epoch to the next
     prox: Number = Field(0.0, ge=0)  # FedProx's mu
     loss: str | None = None  # None: cross-entropy; else (outputs, targets) -> the loss of each example
     dtype: Literal["float32", "bfloat16"] = "float32"
@@ -82,7 +82,7 @@ class TrainTable(_Table):
 
 
 class ThreatTable(_Table):
-    """Who is compromised and when they act; nobody by default."""
+    """The [threat] table: which devices are compromised and when they act; by default none are."""
 
     share: Number | None = None
     count: Whole | None = None
@@ -95,11 +95,11 @@ class ThreatTable(_Table):
 
 
 class Config(_Table):
-    """A whole run."""
+    """The config of a whole run."""
 
     name: str = ""
     seed: Whole = Field(0, ge=0)
-    base: str = Field("", exclude=True)  # a config to start from; `parse` puts what it says in its place
+    base: str = Field("", exclude=True)  # a config to start from; `parse` merges it in
     rounds: Count = 2400
     epochs: Number | None = Field(None, gt=0)  # instead of rounds: how often every device takes part
     evaluate_every: Count = 25
@@ -113,7 +113,7 @@ class Config(_Table):
 
     @property
     def is_attacked(self) -> bool:
-        """Whether there is an attack, and anybody who carries it out."""
+        """Whether there is an attack, and attackers to carry it out."""
         return self.attack is not None and any(getattr(self.threat, who) for who in WHO)
 
     @field_validator("name")

@@ -1,11 +1,11 @@
-"""Base configs: settings to start from, a TOML file each, and what it means to write a config on top of one.
+"""Base configs: settings to start from, one TOML file each, and the rules for writing a config on top of one.
 
 Not to be confused with `train.preset`, which says where learning rate and clip are applied. A base is a plain table
-like a user's own; what stands in the user's config wins, key by key, and:
+like a user's own; the user's config takes precedence, key by key, and:
 
-- a table that names another model, defense or attack replaces the base's table, for the parameters belong to the name;
-- a key that says the same thing in other words (`rounds` and `epochs`) replaces the base's;
-- another schedule comes without the base's peak.
+- a table that names another model, defense or attack replaces the base's table, because parameters belong to the name;
+- a key that expresses the same setting in other terms (`rounds` and `epochs`) replaces the base's;
+- another schedule drops the base's peak.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from sparsefed.core.errors import ConfigError, unknown
 Table = dict[str, Any]
 
 NAMED = ("model", "defense", "attack")
-TIMES = (("rounds", "epochs"), ("train.peak_at", "train.peak_epoch"))  # the same thing in other words
+TIMES = (("rounds", "epochs"), ("train.peak_at", "train.peak_epoch"))  # the same setting in other terms
 INSTEAD = (*TIMES, ("threat.share", "threat.count", "threat.ids", "threat.per_round"))
 
 
 def names() -> list[str]:
-    """Every base, as `data set/setting`."""
+    """Return the names of all bases, as `data set/setting`."""
     return sorted(name for name, _ in _files())
 
 
 def load(name: str) -> Table:
-    """The table of a base."""
+    """Load the table of a base."""
     return tomllib.loads(_text(name))
 
 
 def summary(name: str) -> str:
-    """What it is: the first line of its file."""
+    """Return the description of a base: the first line of its file."""
     return _text(name).partition("\n")[0].removeprefix("# ")
 
 
 def over(base: Mapping[str, Any], given: Mapping[str, Any]) -> Table:
-    """The given config on top of the base.
+    """Return the given config merged over the base.
 
     >>> over({"epochs": 2, "model": {"name": "cnn", "width": 4}}, {"rounds": 7, "model": {"width": 8}})
     {'model': {'name': 'cnn', 'width': 8}, 'rounds': 7}
@@ -64,7 +64,7 @@ def over(base: Mapping[str, Any], given: Mapping[str, Any]) -> Table:
 
 
 def replace(table: Table, key: str, groups: tuple[tuple[str, ...], ...] = TIMES) -> None:
-    """Take out of a table, in place, what says the same thing as `key` in other words."""
+    """Remove from a table, in place, every key that expresses the same setting as `key`."""
     for group in groups:
         if key in group:
             for other in group:
@@ -72,7 +72,7 @@ def replace(table: Table, key: str, groups: tuple[tuple[str, ...], ...] = TIMES)
 
 
 def refuse_both(table: Mapping[str, Any]) -> None:
-    """One config says where the peak is once."""
+    """Raise ConfigError if a config sets the peak twice."""
     one, other = TIMES[1]
     if _found(table, one) is not None and _found(table, other) is not None:
         raise ConfigError(
@@ -100,7 +100,7 @@ def _renamed(key: str, below: Mapping[str, Any], given: Mapping[str, Any]) -> bo
 
 
 def _keys(table: Mapping[str, Any]) -> Iterator[str]:
-    """Every key, those of its tables as `table.key`."""
+    """Yield every key, those of nested tables as `table.key`."""
     for key, item in table.items():
         yield key
         if isinstance(item, Mapping):

@@ -1,1 +1,1 @@
-"""The core: one round of federated learning. Read this package first, in the order of docs/architecture.md."""
+"""Core of the simulator: one round of federated learning. Read it first, in the order of docs/architecture.md."""

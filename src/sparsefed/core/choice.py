@@ -1,9 +1,8 @@
-"""What `krum(f=2)`, `pgd(epochs=5)` or `dirichlet(alpha=0.1)` return: a function together with its parameters.
+"""The value that `krum(f=2)`, `pgd(epochs=5)` or `dirichlet(alpha=0.1)` returns: a function and its parameters.
 
 Rules, attacks, goals, partitions and schedules cannot be built where they are chosen: a rule must know how devices
-train, an attack the data. So choosing one only writes down what was chosen; `Simulation`, `Server` and configs build
-it.
-A choice with a listed name (or one that can be imported) can be written into a config and read back.
+train, an attack needs the data. Choosing one therefore only records the choice; `Simulation`, `Server` and configs
+build it later. A choice with a registered (or importable) name can be written to a config and read back.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ from sparsefed.core.errors import ConfigError
 
 @dataclass(frozen=True)
 class Chosen:
-    """A rule, attack, goal, partition or schedule that was chosen, with the parameters it was given."""
+    """A rule, attack, goal, partition or schedule that has been chosen but not built, with its parameters."""
 
     kind: str  # "defense", "attack", "goal", "partition", "schedule"
-    name: str  # as a config writes it: "krum", "my_module:my_rule"; "" where it cannot be named
+    name: str  # as a config writes it: "krum", "my_module:my_rule"; "" if it has no importable name
     function: Callable[..., Any]
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
     def to_config(self) -> dict[str, Any]:
-        """Return the table that a config would have: the name, and the parameters beside it."""
+        """Return the config table of this choice: its name, with the parameters beside it."""
         if not self.name:
             raise ConfigError(
                 f"this {self.kind} cannot be written into a config: it is no function at the top of a module that can "
@@ -39,7 +38,7 @@ class Chosen:
 
 
 def importable_name(function: Callable[..., Any]) -> str:
-    """Return `module:function` where importing that gives this very function, else ''.
+    """Return `module:function` if importing that yields this very function, else ''.
 
     >>> from math import sqrt
     >>> importable_name(sqrt), importable_name(lambda: 0)
@@ -55,13 +54,13 @@ def importable_name(function: Callable[..., Any]) -> str:
 
 
 def named(function: Callable[..., Any], home: str) -> str:
-    """Return what a config calls a function: its own name if its module is one of `home`, else `module:function`."""
+    """Return a function's name in a config: its own name if its module is under `home`, else `module:function`."""
     ours = getattr(function, "__module__", "").startswith(home)
     return str(getattr(function, "__name__", "")) if ours else importable_name(function)
 
 
 def positional(name: str, order: Sequence[str], args: Sequence[Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all arguments by name, those that were given by position in this order."""
+    """Return all arguments by name, matching the positional ones to `order`."""
     if len(args) > len(order):
         raise ConfigError(f"{name} takes {len(order)} arguments by position, but was given {len(args)}; name the rest")
     places = dict(zip(order, args, strict=False))

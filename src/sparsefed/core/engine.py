@@ -1,9 +1,9 @@
-"""What all ways of computing a cohort's updates share: the batch that goes in, the step a device takes, and blocks.
+"""Shared vocabulary of the engines: a cohort's batch, the local step a device takes, and blocks of clients.
 
 A device's update is `scale * (gradient of its mean loss + weight_decay * theta)`: with `scale` 1 the server owns the
 learning rate (uncompressed mode), with `scale` lambda(t) the device has taken a step of its own (FedAvg mode, tau = 1).
-Where the plan says so it takes several (FedAvg proper, McMahan et al. 2017), each at the weights it has come to, and
-sends `theta - theta_local`; `scale` is then the rate of its first epoch.
+If the plan has several local steps (FedAvg proper, McMahan et al. 2017), the device takes each at its current weights
+and sends `theta - theta_local`; `scale` is then the rate of its first epoch.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ MEMORY_BUDGET = 2 * 2**30  # bytes that one block of clients may take
 
 
 class LocalPlan(NamedTuple):
-    """How a device trains, apart from the rate: by default one step on all of its examples."""
+    """A device's local training plan, apart from the rate: by default one step on all of its examples."""
 
     epochs: int = 1
-    batch: int | None = None  # examples of a step; None: all of the device's at once
-    decay: float = 1.0  # the rate's factor from an epoch to the next
+    batch: int | None = None  # examples per step; None: all of the device's at once
+    decay: float = 1.0  # factor on the rate from one epoch to the next
     prox: float = 0.0  # FedProx's mu (Li et al. 2020): a step adds mu (theta_local - theta) to the gradient
 
 
@@ -34,26 +34,26 @@ ONE_STEP = LocalPlan()
 
 
 class LocalStep(NamedTuple):
-    """One local step, as numbers, and how many of them."""
+    """The numbers that define a device's local training in a round."""
 
     scale: float
     weight_decay: float
-    seed: int = 0  # of the round: for layers that draw (dropout), and for the order of a device's examples
+    seed: int = 0  # of the round: for random layers (dropout) and for the order of a device's examples
     plan: LocalPlan = ONE_STEP
 
 
 class Turn(NamedTuple):
     """One of a device's local steps."""
 
-    examples: IntArray | None  # which of its own; None: all
+    examples: IntArray | None  # indices into the device's own examples; None: all
     rate: float
 
 
 def turns(step: LocalStep, device: int, size: int) -> list[Turn]:
-    """The local steps of a device in their order; the last batch of an epoch may be smaller.
+    """Return a device's local steps in order; the last batch of an epoch may be smaller.
 
-    Its examples are shuffled for every epoch, by (seed of the round, device, epoch) and nothing else. An epoch of one
-    batch is not: a mean has no order.
+    The examples are reshuffled every epoch, from (seed of the round, device, epoch) alone. An epoch of one batch is
+    not shuffled: a mean has no order.
 
     >>> plan = LocalPlan(epochs=2, batch=2, decay=0.5)
     >>> [(len(turn.examples), turn.rate) for turn in turns(LocalStep(0.1, 0.0, 7, plan), device=3, size=3)]
@@ -71,12 +71,12 @@ def turns(step: LocalStep, device: int, size: int) -> list[Turn]:
 
 
 def one_step(plan: LocalPlan, sizes: IntArray) -> bool:
-    """Whether no device takes more than one step; FedProx's term is 0 in the first."""
+    """Return whether no device takes more than one step; FedProx's term is 0 in the first."""
     return plan.epochs == 1 and (plan.batch is None or int(sizes.max(initial=0)) <= plan.batch)
 
 
 class Cohort(NamedTuple):
-    """Who takes part, without their data: an engine gathers it a block at a time."""
+    """The devices of a round, without their data: an engine gathers that one block at a time."""
 
     ids: IntArray
     sizes: IntArray  # [len(ids)]
@@ -84,13 +84,13 @@ class Cohort(NamedTuple):
 
 
 class Engine(Protocol):
-    """Computes updates: a cohort's examples in, blocks out, each freed before the next is made."""
+    """A function that computes updates: takes a cohort, yields blocks, each freed before the next is computed."""
 
     def __call__(self, theta: Tensor, cohort: Cohort, step: LocalStep) -> Iterator[Block]: ...
 
 
 def split(cohort: Cohort, bytes_per_client: float, bytes_per_example: float, budget: int) -> list[IntArray]:
-    """The ids of each block, devices of equal size side by side so that they can be computed together.
+    """Return the ids of each block, with devices of equal size adjacent so that they can be computed together.
 
     >>> cohort = Cohort(np.array([7, 8, 9]), np.array([2, 1, 2]), lambda ids: Batch(ids, ids, ids))
     >>> [block.tolist() for block in split(cohort, 0.0, 1.0, budget=4)]
@@ -107,12 +107,12 @@ def split(cohort: Cohort, bytes_per_client: float, bytes_per_example: float, bud
 
 
 def example_clients(sizes: IntArray) -> Tensor:
-    """For each example of a batch, the position of its client [M]."""
+    """Return, for each example of a batch, the position of its client [M]."""
     return torch.from_numpy(np.repeat(np.arange(len(sizes)), sizes))
 
 
 def few(cohort: Cohort, clients: int = 2, examples: int = 4) -> Batch:
-    """The first examples of the first clients."""
+    """Return a batch with the first examples of the first clients, for probing a model."""
     batch = cohort.gather(cohort.ids[:clients])
     client = example_clients(batch.sizes).numpy()
     first = np.concatenate([[0], np.cumsum(batch.sizes)])[client]

@@ -1,4 +1,4 @@
-"""The errors that speak to a person: one sentence that says what was given, what is allowed, what to do."""
+"""Errors meant for people: one sentence that says what was given, what is allowed, what to do."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class SparseFedError(Exception):
-    """Something the user can mend; the command line prints its sentence and no traceback."""
+    """An error the user can fix; the command line prints its message without a traceback."""
 
 
 class ConfigError(SparseFedError):
@@ -23,7 +23,7 @@ class RunError(SparseFedError):
 
 
 def unknown(kind: str, given: str, valid: Iterable[str]) -> str:
-    """The sentence for a name nobody knows.
+    """Return the error message for an unknown name, with the closest match and all valid choices.
 
     >>> unknown("model", "cn", ["cnn", "softmax"])
     "unknown model 'cn' (did you mean 'cnn'?); valid choices: cnn, softmax"

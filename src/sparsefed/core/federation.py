@@ -1,9 +1,9 @@
-"""The federation: resident examples, who owns them, who takes part in a round, and who is malicious.
+"""The federation: examples in memory, their owners, the cohort of each round, and the malicious devices.
 
 A round costs O(cohort), never O(population): cohorts are drawn without listing the devices, and a cohort's examples are
 gathered through the CSR index. Cohorts are seekable: round r depends on (seed, r) alone. Rounds count from 1.
 
-Knows nothing of models, training, or of what an attacker sends; only of who would send it, and when.
+Knows nothing of models, training, or what an attacker sends; only which devices would send it, and when.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Sampling = Callable[[int, int, int, int], IntArray]  # devices, n, seed, round -
 
 
 def uniform(devices: int, n: int, seed: int, round: int) -> IntArray:
-    """n devices uniformly at random without replacement, afresh each round.
+    """Draw n devices uniformly at random without replacement, independently in each round.
 
     NumPy draws by Floyd's algorithm, O(n); it lists the population only where that is below 50 n, so O(n) always.
     """
@@ -39,7 +39,7 @@ def uniform(devices: int, n: int, seed: int, round: int) -> IntArray:
 
 
 def epoch(devices: int, n: int, seed: int, round: int) -> IntArray:
-    """Every device once an epoch, in a new random order each; the last cohort of an epoch may be smaller than n."""
+    """Draw every device once per epoch, in a new random order each epoch; its last cohort may have fewer than n."""
     number, turn = divmod(round - 1, rounds_per_epoch(devices, n))
     keys = rng(seed, "epoch order", number).integers(2**64, size=_FEISTEL_ROUNDS, dtype=np.uint64)
     return permuted(np.arange(turn * n, min((turn + 1) * n, devices)), devices, keys)
@@ -49,7 +49,7 @@ SAMPLING: Mapping[str, Sampling] = {"uniform": uniform, "epoch": epoch}
 
 
 def rounds_per_epoch(devices: int, n: int) -> int:
-    """Rounds until as many devices as there are have been asked, n a round.
+    """Return the number of rounds in an epoch: how many cohorts of n it takes to reach every device.
 
     >>> rounds_per_epoch(10_000, 100), rounds_per_epoch(10, 4)
     (100, 3)
@@ -58,12 +58,12 @@ def rounds_per_epoch(devices: int, n: int) -> int:
 
 
 def permuted(positions: IntArray, size: int, keys: Words) -> IntArray:
-    """Where a keyed pseudo-random permutation of 0..size-1 takes these positions; nothing of length `size` is made.
+    """Return the images of these positions under a keyed pseudo-random permutation of 0..size-1, in O(positions).
 
     A Feistel network on two digits to the base a = ceil(sqrt(size)), `(l, r) -> (r, l + F_key(r) mod a)`, permutes
-    0..a^2-1 (Black and Rogaway 2002, the generalised Feistel cipher). What lands at `size` or above is sent through
-    again until it does not (cycle walking), which keeps it a bijection; as a^2 < size + 2 sqrt(size) + 1, hardly any
-    does. Pseudo-random: which devices meet is unbiased as far as tests can tell, but not every one of the size! orders
+    0..a^2-1 (Black and Rogaway 2002, the generalised Feistel cipher). A value that lands at `size` or above is permuted
+    again until it does not (cycle walking), which keeps it a bijection; as a^2 < size + 2 sqrt(size) + 1, few
+    do. Pseudo-random: which devices meet is unbiased as far as tests can tell, but not every one of the size! orders
     of a tiny population is equally likely.
     """
     base = math.isqrt(size - 1) + 1
@@ -81,12 +81,12 @@ def _feistel(values: IntArray, base: int, keys: Words) -> IntArray:
 
 
 def none(x: Tensor, keys: Words) -> Tensor:  # noqa: ARG001
-    """Images as they are; what the paper does with Fashion-MNIST."""
+    """Return images unchanged, as the paper does for Fashion-MNIST."""
     return x
 
 
 def example_keys(seed: int, round: int, ids: IntArray, sizes: IntArray) -> Words:
-    """A key for each example of these devices in this round, device after device [sum of sizes]."""
+    """Return a random key for each example of these devices in this round, device after device [sum of sizes]."""
     first = rng(seed, "augmentation", round).integers(2**64, size=1, dtype=np.uint64)
     devices = mixed(first + KEY_STEP * ids.astype(np.uint64))
     place = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # of an example within its device
@@ -95,13 +95,13 @@ def example_keys(seed: int, round: int, ids: IntArray, sizes: IntArray) -> Words
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """Everything a round needs to know of the devices; made by `federate`, which checks it."""
+    """The devices of a simulation, with their data, cohorts and attackers; built and checked by `federate`."""
 
-    x: Tensor  # [N, ...], as it came: uint8 images stay uint8
+    x: Tensor  # [N, ...], unconverted: uint8 images stay uint8
     y: Tensor  # int64 [N, ...]
     partition: Partition
     sample: Sampling
-    n: int  # devices asked a round
+    n: int  # devices per round
     threat: ThreatModel
     malicious: IntArray  # sorted ids
     seed: int
@@ -112,13 +112,13 @@ class Federation:
         return self.partition.devices
 
     def cohort(self, round: int) -> IntArray:
-        """The devices of this round; asks for no earlier round."""
+        """Return the ids of this round's devices; needs no earlier round."""
         if round < 1:
             raise ConfigError(f"rounds count from 1, but round {round} was asked for")
         return self.sample(self.device_count, self.n, self.seed, round)
 
     def attackers(self, ids: IntArray, round: int) -> BoolArray:
-        """Which of these devices misbehave in this round."""
+        """Return a mask of the devices that misbehave in this round."""
         if self.threat.per_round is not None:
             return self._drawn(len(ids), round)
         return malicious_mask(ids, self.malicious if acts(self.threat, round) else self.malicious[:0])
@@ -131,12 +131,12 @@ class Federation:
         return mask
 
     def sizes(self, ids: IntArray) -> IntArray:
-        """How many examples these devices own."""
+        """Return the number of examples that each of these devices owns."""
         sizes: IntArray = self.partition.offsets[ids + 1] - self.partition.offsets[ids]
         return sizes
 
     def gather(self, ids: IntArray) -> Batch:
-        """The examples of these devices, device after device, as the partition orders them."""
+        """Return the examples of these devices, device after device, in the partition's order."""
         if len(ids) and (ids.min() < 0 or ids.max() >= self.device_count):
             raise IndexError(f"device ids run from 0 to {self.device_count - 1}; got {ids.min()} to {ids.max()}")
         starts, sizes = self.partition.offsets[ids], self.sizes(ids)
@@ -146,7 +146,7 @@ class Federation:
         return Batch(self.x.index_select(0, chosen), self.y.index_select(0, chosen), sizes)
 
     def training(self, ids: IntArray, round: int) -> Batch:
-        """The same as these devices train on them in this round: augmented, each device by itself."""
+        """Return the examples these devices train on in this round: augmented, independently per device."""
         batch = self.gather(ids)
         if self.augment is none:
             return batch
@@ -163,7 +163,21 @@ def federate(
     seed: int,
     augment: Augmentation = none,
 ) -> Federation:
-    """A federation of these examples, checked: n devices a round, drawn by `sample`, attacked as `threat` says."""
+    """Return a checked federation of these examples.
+
+    Args:
+        x: examples [N, ...].
+        y: int64 labels [N, ...].
+        partition: which device owns which examples.
+        sample: draws the cohort of a round.
+        n: devices per round.
+        threat: which devices are compromised, and when they act.
+        seed: source of every draw.
+        augment: transforms the images of honest devices before they train on them.
+
+    Raises:
+        ConfigError: if the parts do not fit together.
+    """
     if y.dtype != torch.int64 or x.shape[:1] != y.shape[:1]:
         raise ConfigError(
             f"a federation holds examples [N, ...] and int64 labels [N], but was given {list(x.shape)} and "
@@ -181,7 +195,7 @@ def federate(
 
 
 def _check_augmentation(augment: Augmentation, x: Tensor) -> None:
-    """Try it on an example: what it cannot do is said, and what it compiles is compiled, before the first round."""
+    """Try the augmentation on one example, so that it fails or compiles before the first round."""
     found = augment(x, np.zeros(len(x), np.uint64))
     if not isinstance(found, Tensor) or found.shape != x.shape or found.dtype != x.dtype:
         given = f"{found.dtype} {list(found.shape)}" if isinstance(found, Tensor) else type(found).__name__

@@ -1,4 +1,4 @@
-"""How a model of any kind becomes one flat vector and back: a module, a state dict, an array, a tensor, a number."""
+"""Conversion of a model of any kind (module, state dict, array, tensor, number) to one flat vector and back."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from sparsefed.core.task import Slot
 
 @dataclass(frozen=True)
 class ModelLayout:
-    """Where each part of a model lies in the flat vector, and how a vector becomes a model of that kind again."""
+    """The place of each part of a model in the flat vector, and the way back from a vector to such a model."""
 
-    theta: Tensor  # float32 [d], the model as it was given
+    theta: Tensor  # float32 [d], the given model
     slots: tuple[Slot, ...]  # () for a vector without parts
     known: frozenset[str]  # every name that a state dict of this model may have
-    restore: Callable[[Tensor], Any]  # [d] -> a model of the kind that was given
+    restore: Callable[[Tensor], Any]  # [d] -> a model of the given kind
 
     @property
     def d(self) -> int:

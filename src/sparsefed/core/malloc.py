@@ -1,7 +1,7 @@
-"""The process's memory: what a round frees, the next round takes again.
+"""Allocator setting of the process: keep freed memory for the next round.
 
-A round allocates and frees the same hundreds of megabytes every time. By default the C library hands such blocks back
-to the system at once, and getting them anew costs a page fault for every 4 kB: a good part of a round. A setting of
+A round allocates and frees the same hundreds of megabytes every time. By default the C library returns such blocks to
+the system at once, and getting them back costs a page fault for every 4 kB: a good part of a round. The setting affects
 the whole process, so programs choose it (the command line and the benchmarks do); libraries should not.
 """
 
@@ -14,7 +14,7 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # names of glibc's mallopt
 
 
 def keep_freed_memory() -> bool:
-    """Let freed blocks of up to 1 GB stay with the process; False where the C library has no such setting."""
+    """Keep freed blocks of up to 1 GB in the process; return False if the C library has no such setting."""
     if not sys.platform.startswith("linux"):
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

@@ -1,4 +1,4 @@
-"""What an attack achieved, as numbers: of one round, and of a finished run beside its unattacked twin.
+"""Measures of what an attack achieved: in one round, and in a finished run compared with its unattacked twin.
 
 Knows vectors, labels and counts; trains nothing.
 """
@@ -12,16 +12,17 @@ from torch import Tensor
 
 
 class Reach(NamedTuple):
-    """How much of what attackers sent in a round got into the model, and how much of what got in was theirs."""
+    """The share of the attackers' update that reached the model, and their share of the model's change."""
 
-    landed: float  # the share of their summed update's squared length that lies on coordinates which were changed
+    landed: float  # share of their summed update's squared length that lies on changed coordinates
     share: float  # <delta, theirs> / |delta|^2: for a plain mean, theirs and the honest devices' add up to 1
 
 
 def reach(delta: Tensor, theirs: Tensor) -> Reach | None:
-    """From what the server subtracted [d] and the attackers' part of the mean [d], on the same scale; None if one is 0.
+    """Return how far the attackers' updates reached the model in a round, or None if either vector is 0.
 
-    With server momentum or memory, what is subtracted also holds earlier rounds; then `share` is this round's part.
+    `delta` is what the server subtracted [d], `theirs` the attackers' part of the mean [d], on the same scale. With
+    server momentum or memory, `delta` also holds earlier rounds; `share` is then this round's part.
 
     >>> reach(torch.tensor([0.0, 2.0]), torch.tensor([3.0, 1.0]))
     Reach(landed=0.1, share=0.5)
@@ -35,7 +36,7 @@ def reach(delta: Tensor, theirs: Tensor) -> Reach | None:
 
 
 def outsized_impact(learned: float, influence: float, points: int, examples: int) -> float:
-    """The paper's OIF, |X_m| / (I n): points successfully poisoned, over the attackers' influence times the data.
+    """Return the paper's OIF, |X_m| / (I n): points poisoned over the attackers' influence times the data.
 
     `learned` is the attack accuracy on the `points`, `influence` the share of devices that are compromised (I), and
     `examples` the size n of the training set: 1 means that attackers moved as many points as they own data.
@@ -47,14 +48,14 @@ def outsized_impact(learned: float, influence: float, points: int, examples: int
 
 
 class Distances(NamedTuple):
-    """Between two models as flat vectors."""
+    """The distances between two models as flat vectors."""
 
     l1: float
     l2: float
 
 
 def distances(theta: Tensor, other: Tensor) -> Distances:
-    """|theta - other| in both norms.
+    """Return |theta - other| in both norms.
 
     >>> distances(torch.tensor([1.0, 1.0]), torch.tensor([4.0, -3.0]))
     Distances(l1=7.0, l2=5.0)
@@ -64,7 +65,7 @@ def distances(theta: Tensor, other: Tensor) -> Distances:
 
 
 def class_accuracies(predicted: Tensor, y: Tensor, classes: int) -> list[float | None]:
-    """The accuracy on the examples of each class; None where there are none.
+    """Return the accuracy on the examples of each class; None for a class without examples.
 
     >>> class_accuracies(torch.tensor([0, 1, 1]), torch.tensor([0, 0, 1]), 3)
     [0.5, 1.0, None]

@@ -1,4 +1,4 @@
-"""How far something long is: the one record that everything long reports, and that every view shows."""
+"""Progress of a long-running task: the one record that every task reports and every view shows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class AtWork:
-    """Something that is at work: a run, a cell, a trial."""
+    """A unit of work in progress: a run, a cell, a trial."""
 
     title: str
     done: float
@@ -18,20 +18,20 @@ class AtWork:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far something long is, and what is at work."""
+    """The progress of a long-running task, and what it is working on."""
 
-    title: str  # what is counted, or what is being done
-    done: float  # a fraction where something counts that is under way
-    total: float  # as far as it is known
+    title: str  # what is counted, or the current activity
+    done: float  # fractional if work in progress counts
+    total: float  # as far as known
     running: Sequence[AtWork] = ()
     fields: Mapping[str, str] = field(default_factory=dict)
-    left: float | None = None  # seconds; None: estimated from the time that has passed
-    line: str = ""  # what has just happened, for an output that is no terminal
-    unit: str = ""  # with one, that line begins with it and the count: 'cell 4/18: ...'
+    left: float | None = None  # seconds; None: estimated from the elapsed time
+    line: str = ""  # the latest event, for outputs that are not terminals
+    unit: str = ""  # if set, the line begins with it and the count: 'cell 4/18: ...'
 
     @property
     def numbered_line(self) -> str:
-        """What has just happened, with the count where there is a unit."""
+        """The latest event, preceded by the count if there is a unit."""
         return f"{self.unit} {int(self.done)}/{int(self.total)}: {self.line}" if self.unit and self.line else self.line
 
 

@@ -1,4 +1,4 @@
-"""Every random choice in the project comes from here.
+"""Random number generators: every random choice in the project comes from here.
 
 `rng(seed, purpose, round, client)` is a generator that depends on nothing else: not on what was drawn before, not on
 the order of calls, not on a global state. So a resumed run draws what the uninterrupted one would have drawn, and two
@@ -16,7 +16,7 @@ Words = npt.NDArray[np.uint64]
 
 
 def rng(seed: int, purpose: str, round: int = 0, client: int = 0) -> np.random.Generator:
-    """The generator for one purpose, round and client.
+    """Return the generator for one purpose, round and client.
 
     >>> rng(0, "cohort", 3).integers(100) == rng(0, "cohort", 3).integers(100)
     np.True_
@@ -27,12 +27,12 @@ def rng(seed: int, purpose: str, round: int = 0, client: int = 0) -> np.random.G
 
 
 def integer_seed(seed: int, purpose: str, round: int = 0, client: int = 0) -> int:
-    """A 63-bit integer from the same source, for libraries that take a seed (torch generators)."""
+    """Return a 63-bit integer from the generator of this purpose, for libraries that take a seed (torch)."""
     return int(rng(seed, purpose, round, client).integers(2**63))
 
 
 def mixed(words: Words) -> Words:
-    """The finaliser of SplitMix64: one to one, and every bit in changes about half of the bits out."""
+    """Apply the finaliser of SplitMix64: one to one, and every input bit changes about half of the output bits."""
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return words ^ (words >> np.uint64(31))

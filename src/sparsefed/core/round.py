@@ -1,7 +1,7 @@
-"""One round, and the loop: cohort -> updates -> one direction -> new model.
+"""One round, and the loop over rounds: cohort -> updates -> one direction -> new model.
 
-Knows no TOML, no command line, no paper. All state goes in and comes out as a value: a checkpoint is a copy of a
-`ServerState`, and going on from one is the same run.
+Knows no TOML, no command line, no paper. State is passed in and returned as a value: a checkpoint is a copy of a
+`ServerState`, and continuing from one gives the same run.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from sparsefed.kernels.blocks import RowsBlock
 
 Metrics = Mapping[str, Any]
 
-UNREPORTED = ("received", "median_norm")  # a defense's numbers that the round reports in words of its own
+UNREPORTED = ("received", "median_norm")  # statistics of a defense that the round reports under its own names
 
 
 @dataclass(frozen=True)
 class ServerState:
-    """Everything that changes from round to round."""
+    """The part of a simulation that changes from round to round."""
 
     round: int  # rounds done
     theta: Tensor  # float32 [d]
@@ -45,26 +45,29 @@ class ServerState:
 
 @dataclass(frozen=True)
 class RoundSetup:
-    """The fixed setup of a simulation: federation, engine, defense, schedule, attack; it is the same in every round."""
+    """The fixed setup of a simulation: federation, engine, defense, schedule, attack. It never changes."""
 
     federation: Federation
     engine: Engine
     defense: Defense
     schedule: Schedule
-    device_lr: bool  # FedAvg mode: the update a device sends holds the learning rate already
+    device_lr: bool  # FedAvg mode: a device's update already includes the learning rate
     weight_decay: float
     seed: int
     attack: Attack | None = None
-    gradient: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None  # what attackers differentiate with
+    gradient: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None  # how attackers compute gradients
     layers: tuple[int, ...] = ()  # coordinates of each parameter tensor
-    root: Batch | None = None  # examples that the server holds, where the defense asks for an update on them
+    root: Batch | None = None  # the server's own examples, if the defense needs an update on them
     plan: LocalPlan = ONE_STEP  # how many local steps a device takes; several need `device_lr`
     local_lr: float | None = None  # the rate of a device's own steps; None: lambda(t)
 
 
 @dataclass(frozen=True)
 class RoundReport:
-    """What one round did. `metrics` is what a run writes down; `seconds` is the only part that is not reproducible."""
+    """The result of one round: the new state and the metrics that a run records.
+
+    `seconds` is the only part that is not reproducible.
+    """
 
     state: ServerState
     metrics: Metrics
@@ -77,7 +80,7 @@ def start(setup: RoundSetup, theta: Tensor) -> ServerState:
 
 
 def run_round(setup: RoundSetup, state: ServerState) -> RoundReport:
-    """Run one round: gather the cohort's updates, honest and not, let the defense combine them, subtract."""
+    """Run one round: gather the cohort's updates, honest and malicious, aggregate them, subtract the result."""
     began = time.perf_counter()
     context = _context(setup, state.theta, state.round + 1)
     cohort = setup.federation.cohort(context.round)
@@ -99,7 +102,15 @@ def simulate(
     evaluate: Callable[[Tensor], Metrics] | None = None,
     every: int = 1,
 ) -> Iterator[RoundReport]:
-    """Rounds `state.round + 1` to `rounds`, a report each; every so often, and after the last, with an evaluation."""
+    """Run rounds `state.round + 1` to `rounds` and yield the report of each.
+
+    Args:
+        setup: the fixed setup of the simulation.
+        state: the state to start from.
+        rounds: the number of the last round.
+        evaluate: computes metrics of a model; they are added to the report every `every` rounds and after the last.
+        every: rounds between evaluations.
+    """
     while state.round < rounds:
         report = run_round(setup, state)
         state = report.state
@@ -124,7 +135,7 @@ class _Watched:
 
 
 class _Updates:
-    """The updates of a round, as the defense reads them; one that stops early would leave out the attackers."""
+    """The stream of a round's updates; checks that the defense read all of it, as the attackers come last."""
 
     def __init__(self, blocks: Iterable[Block]) -> None:
         self._blocks, self._read = blocks, False
@@ -144,12 +155,12 @@ class _Updates:
 
 
 class _Honest:
-    """What the honest devices of a round send, a block at a time, and the norms that went by."""
+    """The honest updates of a round, computed one block at a time, with a record of their norms."""
 
     def __init__(self, setup: RoundSetup, theta: Tensor, ids: IntArray, context: Context, keep: bool) -> None:
         self._setup, self._theta, self.ids, self._context, self._keep = setup, theta, ids, context, keep
         self.norms: list[float] = []
-        self.rows: list[Tensor] = []  # where the attackers see them
+        self.rows: list[Tensor] = []  # only if the attackers may see them
 
     def __iter__(self) -> Iterator[Block]:
         if not len(self.ids):
@@ -166,12 +177,12 @@ class _Honest:
 
 
 class _Crafted:
-    """What the attackers of a round send: crafted when the honest updates have gone by, for they may depend on them."""
+    """The attackers' updates of a round, crafted after the honest ones, on which they may depend."""
 
     def __init__(self, setup: RoundSetup, state: ServerState, ids: IntArray, context: Context, honest: _Honest) -> None:
         self._setup, self._state, self._ids, self._context, self._honest = setup, state, ids, context, honest
         self.norm: float | None = None  # median
-        self.total: Tensor | None = None  # [d], each update cut to the enforced norm, added up
+        self.total: Tensor | None = None  # [d], the sum of the updates, each clipped to the enforced norm
 
     def __iter__(self) -> Iterator[Block]:
         setup, state = self._setup, self._state
@@ -192,7 +203,7 @@ def _sees_honest(setup: RoundSetup, hostile: BoolArray) -> bool:
 def _metrics(
     setup: RoundSetup, state: ServerState, context: Context, step: Step, honest: _Honest, crafted: _Crafted
 ) -> Metrics:
-    """Return what a run writes down of a round."""
+    """Return the metrics that a run records for a round."""
     budget, attackers = setup.defense.budget(state.defense, context), len(crafted._ids)
     return {
         "round": context.round,
@@ -210,7 +221,7 @@ def _metrics(
 
 
 def _reach(setup: RoundSetup, theirs: Tensor | None, step: Step, context: Context) -> Metrics:
-    """Return what the attackers of the round got into the model; nothing where nobody attacked."""
+    """Return how far the round's attackers reached the model; empty without an attack."""
     kept = step.stats.get("received", 0) - step.stats.get("dropped", 0)
     if theirs is None or kept <= 0:
         return {}
@@ -219,7 +230,7 @@ def _reach(setup: RoundSetup, theirs: Tensor | None, step: Step, context: Contex
 
 
 def _context(setup: RoundSetup, theta: Tensor, round: int) -> Context:
-    """Return the public facts of a round, with the server's own update where there are examples for it."""
+    """Return the public facts of a round, with the server's own update if it has examples for one."""
     context = Context(round, setup.schedule(round), setup.seed, theta, setup.layers)
     root = setup.root
     if root is None:
@@ -235,7 +246,7 @@ def _local_step(setup: RoundSetup, context: Context) -> LocalStep:
 
 
 def _rate(setup: RoundSetup, context: Context) -> float:
-    """Return the rate of a device's first step; 1 where the server owns the rate."""
+    """Return the rate of a device's first step; 1 if the server owns the rate."""
     if not setup.device_lr:
         return 1.0
     return context.lr if setup.local_lr is None else setup.local_lr
@@ -256,7 +267,7 @@ def _knowledge(
     honest: _Honest,
     hostile: IntArray,
 ) -> Knowledge:
-    """The public facts, and of the rest what the attack said it needs: whether it may is settled before a run."""
+    """Return the public facts and what the attack declared it needs; the grant is checked before a run."""
     defense, needs = setup.defense, attack.needs
     assert setup.gradient is not None
     remembered = state.defense if "server state" in needs else defense.init(len(state.theta))
@@ -282,7 +293,7 @@ def _knowledge(
 
 
 def _total_rate(setup: RoundSetup, context: Context, hostile: IntArray) -> float:
-    """The rates of a device's steps added up, on average over the attackers: what multiplies a gradient that stays."""
+    """Return the sum of a device's step rates, averaged over the attackers: the factor on a constant gradient."""
     step, sizes = _local_step(setup, context), setup.federation.sizes(hostile)
     if one_step(step.plan, sizes):
         return step.scale
@@ -290,7 +301,7 @@ def _total_rate(setup: RoundSetup, context: Context, hostile: IntArray) -> float
 
 
 def _trainer(setup: RoundSetup, theta: Tensor, context: Context, hostile: IntArray) -> Callable[[Batch], Tensor] | None:
-    """What the attackers would send, had they these examples and were they honest; None where that is one gradient."""
+    """Return a function that trains the attackers honestly on given examples, or None if that is one gradient."""
     step = _local_step(setup, context)
     if one_step(step.plan, setup.federation.sizes(hostile)):
         return None

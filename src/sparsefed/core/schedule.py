@@ -1,7 +1,7 @@
 """Learning-rate schedules: lambda(t) for rounds t = 1..T, as closures.
 
-A schedule is made from the highest rate, the number of rounds and, where it has a peak, the share of the rounds after
-which it is reached (`peak_at`). One without a peak does not take that parameter, so that nobody sets it in vain.
+A schedule is made from the highest rate, the number of rounds and, if it has a peak, the share of the rounds after
+which it is reached (`peak_at`). A schedule without a peak does not take that parameter, so setting it is an error.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ Schedule = Callable[[int], float]
 
 
 def constant(lr: float, rounds: int = 0) -> Schedule:  # noqa: ARG001 - all take the same
-    """lambda(t) = lr."""
+    """Keep the rate constant: lambda(t) = lr."""
     return lambda round: lr  # noqa: ARG005
 
 
 def triangular(lr: float, rounds: int, peak_at: float = 5 / 24) -> Schedule:
-    """Piecewise linear 0 -> lr at the share `peak_at` of the rounds -> 0 (the paper: 0.2 at epoch 5 of 24).
+    """Rise linearly to lr at the share `peak_at` of the rounds, then fall to 0 (paper: 0.2 at epoch 5 of 24).
 
     A round uses the rate at its middle, so that no round is spent at rate 0.
 
@@ -40,7 +40,7 @@ def triangular(lr: float, rounds: int, peak_at: float = 5 / 24) -> Schedule:
 
 
 def cosine(lr: float, rounds: int, peak_at: float = 0.0) -> Schedule:
-    """Linear 0 -> lr at `peak_at`, then half a cosine down to 0 (Loshchilov and Hutter 2017); by default no warm-up.
+    """Rise linearly to lr at `peak_at`, by default 0, then fall to 0 by half a cosine (Loshchilov and Hutter 2017).
 
     A round uses the rate at its middle.
 
@@ -58,7 +58,7 @@ def cosine(lr: float, rounds: int, peak_at: float = 0.0) -> Schedule:
 
 
 def inverse_sqrt(lr: float, rounds: int, peak_at: float = 0.0) -> Schedule:
-    """lr * min(t / w, sqrt(w / t)) with w = `peak_at` * rounds, at least 1: lr / sqrt(t) by default, never 0.
+    """Return lr * min(t / w, sqrt(w / t)) with w = max(1, `peak_at` * rounds): lr / sqrt(t) by default, never 0.
 
     Vaswani et al. 2017, equation 3, scaled to reach lr at its peak.
 
@@ -87,7 +87,7 @@ SCHEDULES: dict[str, Callable[..., Schedule]] = {
 
 
 def epochs_in_rounds(epochs: float, devices: int | None, cohort: int) -> int:
-    """So many epochs as whole rounds, at least one; an epoch is as many rounds as it takes to ask every device once.
+    """Convert epochs to whole rounds, at least one; an epoch is the rounds needed to reach every device.
 
     >>> epochs_in_rounds(24, 10_000, 100), epochs_in_rounds(0.5, 10, 4)
     (2400, 2)
@@ -96,7 +96,7 @@ def epochs_in_rounds(epochs: float, devices: int | None, cohort: int) -> int:
 
 
 def peak_share(peak_epoch: float, rounds: int, devices: int | None, cohort: int) -> float:
-    """An epoch as a share of the rounds.
+    """Convert the epoch of the peak to a share of the rounds.
 
     >>> peak_share(5, 2400, 10_000, 100) == 5 / 24
     True

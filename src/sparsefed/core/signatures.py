@@ -1,7 +1,7 @@
-"""What a builder takes, read from its signature: name, type, default and one line each.
+"""Parameters of builders, read from their signatures: name, type, default and a one-line description.
 
-A parameter's line is the `Annotated` note of its type. Rules, attacks and models are described and checked this
-way.
+The description is the `Annotated` note of the parameter's type. Rules, attacks and models are described and checked
+this way.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Parameter:
 
 
 def parameters(builder: Callable[..., Any], skip: int = 0) -> tuple[Parameter, ...]:
-    """The parameters of a builder, in order; the first `skip` are not the user's to give."""
+    """Return the parameters of a builder, in order, without the first `skip`, which the user does not set."""
     hints = _hints(builder)
     named = [p for p in _taken(builder)[skip:] if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
     return tuple(_parameter(p, hints.get(p.name, Any)) for p in named)
@@ -43,9 +43,19 @@ def check_arguments(
     beside: Callable[..., Any] | None = None,
     beside_skip: int = 0,
 ) -> None:
-    """Refuse unknown, missing and mistyped parameters, with the valid ones; `hidden` are not the user's to give.
+    """Refuse unknown, missing and mistyped parameters, listing the valid ones.
 
-    `beside` takes the parameters that are not the builder's own.
+    Args:
+        name: what error messages call the builder.
+        builder: the function whose signature decides.
+        given: the arguments, by name.
+        skip: leading parameters that the user does not set.
+        hidden: further names that the user does not set; messages omit them.
+        beside: a second function, which takes the parameters that are not the builder's own.
+        beside_skip: like `skip`, for `beside`.
+
+    Raises:
+        ConfigError: if an argument is unknown, missing or of the wrong type.
     """
     known = parameters(builder, skip) + (parameters(beside, beside_skip) if beside else ())
     _check_skipped(name, builder, skip)
@@ -63,7 +73,7 @@ def check_arguments(
 
 
 def _takes_anything(builder: Callable[..., Any]) -> bool:
-    """Whether a builder has `**keywords` of which nothing is known; `Unpack` lists what it takes beside its own."""
+    """Return whether a builder has untyped `**keywords`; an `Unpack` annotation lists what it takes."""
     return any(p.kind is p.VAR_KEYWORD and "Unpack[" not in str(p.annotation) for p in _taken(builder))
 
 
@@ -72,7 +82,7 @@ def _unknown(key: str, valid: Sequence[str]) -> str:
 
 
 def _check_skipped(name: str, builder: Callable[..., Any], skip: int) -> None:
-    """A builder of the user's own must take what it is handed."""
+    """Refuse a user's builder that does not take the positional arguments it will be called with."""
     taken = _taken(builder)
     places = [p for p in taken if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     if len(places) < skip and not any(p.kind is p.VAR_POSITIONAL for p in taken):
@@ -84,7 +94,7 @@ def _taken(builder: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 def _hints(builder: Callable[..., Any], extras: bool = True) -> dict[str, Any]:
-    """The types of a function's parameters, or of a class's; none where they name what only a type checker imports."""
+    """Return the type hints of a function or class; empty if they use names imported for type checking only."""
     try:
         return get_type_hints(inspect.unwrap(_called(builder)), include_extras=extras)
     except (NameError, TypeError):
@@ -108,7 +118,7 @@ def _options(hint: Any) -> tuple[Any, ...]:
 
 
 def readable(hint: Any) -> str:
-    """A type as a person reads it.
+    """Return a type as text for people.
 
     >>> readable(int | None), readable(Literal["a", "b"]), readable(tuple[int, ...])
     ('int', "'a' | 'b'", 'list of int')

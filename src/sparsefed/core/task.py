@@ -1,5 +1,4 @@
-"""A model and its loss seen through one flat vector: the only file, with the engines under `client/`, that knows
-`nn.Module`.
+"""A model and its loss seen through one flat vector; with the engines, the only code that knows `nn.Module`.
 
 A `Task` never trains its template: engines and evaluation work on private copies, so a task can be shared.
 """
@@ -25,7 +24,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]  # outputs, targets -> the loss of eac
 
 @dataclass(frozen=True)
 class Slot:
-    """Where one parameter lives in the flat vector."""
+    """The place of one parameter in the flat vector."""
 
     name: str
     shape: torch.Size
@@ -38,7 +37,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class Task:
-    """What is trained: a template module, its slots in the flat vector, and how raw examples become its inputs."""
+    """The training task: a template module, its slots in the flat vector, and the preparation of raw examples."""
 
     template: nn.Module
     slots: tuple[Slot, ...]
@@ -50,7 +49,7 @@ class Task:
         return self.slots[-1].stop
 
     def initial(self) -> Tensor:
-        """The template's parameters as a vector [d]."""
+        """Return the template's parameters as a vector [d]."""
         parameters = dict(self.template.named_parameters())
         return torch.cat([parameters[slot.name].detach().reshape(-1).float() for slot in self.slots])
 
@@ -76,13 +75,22 @@ def _checked(losses: Tensor, y: Tensor) -> Tensor:
 
 
 def _entropies(outputs: Tensor, y: Tensor) -> Tensor:
-    """Cross-entropy of each target, shaped like y; 0 where it is IGNORED."""
+    """Return the cross-entropy of each target, shaped like y; 0 where the target is IGNORED."""
     flat = outputs.float().flatten(0, y.dim() - 1)
     return F.cross_entropy(flat, y.flatten(), reduction="none", ignore_index=IGNORED).view(y.shape)
 
 
 def make_task(module: nn.Module, prepare: Callable[[Tensor], Tensor] | None = None, loss: Loss | None = None) -> Task:
-    """Return the task of any module whose examples do not see each other."""
+    """Return the task of a module; refuse one whose layers mix the examples of a batch.
+
+    Args:
+        module: the model; its weights are the initial ones.
+        prepare: maps raw examples to inputs; by default `as_float`.
+        loss: (outputs, targets) -> the loss of each example; by default cross-entropy.
+
+    Raises:
+        ConfigError: if the module has a BatchNorm layer or nothing to train.
+    """
     for name, layer in module.named_modules():
         if isinstance(layer, _BatchNorm):
             raise ConfigError(
@@ -100,14 +108,14 @@ def make_task(module: nn.Module, prepare: Callable[[Tensor], Tensor] | None = No
 
 
 def as_float(x: Tensor) -> Tensor:
-    """Examples that need no preparation: bytes become [0, 1], floats float32, other integers (tokens) stay."""
+    """Convert examples without further preparation: bytes to [0, 1], floats to float32; tokens stay integers."""
     if x.dtype == torch.uint8:
         return x.float().div_(255)
     return x.float() if x.is_floating_point() else x
 
 
 def image_normaliser(mean: tuple[float, ...], std: tuple[float, ...]) -> Callable[[Tensor], Tensor]:
-    """uint8 [M, H, W, C] -> float32 [M, C, H, W] in channels-last memory, each channel centred and scaled."""
+    """Return a function from uint8 [M, H, W, C] to normalised float32 [M, C, H, W], channels-last."""
     scale = 1 / (255 * torch.tensor(std))
     shift = -torch.tensor(mean) / torch.tensor(std)
 
@@ -118,7 +126,7 @@ def image_normaliser(mean: tuple[float, ...], std: tuple[float, ...]) -> Callabl
 
 
 def working_copy(task: Task, dtype: torch.dtype) -> nn.Module:
-    """A private module to compute with: its own parameters, in `dtype`, 2-d convolutions in channels-last memory."""
+    """Return a private copy of the module in `dtype`, with 2-d convolutions in channels-last memory."""
     module = copy.deepcopy(task.template).to(dtype)
     for layer in module.modules():
         if isinstance(layer, nn.Conv2d):
@@ -135,13 +143,13 @@ def load_flat(task: Task, module: nn.Module, theta: Tensor) -> None:
 
 
 def draws(module: nn.Module) -> bool:
-    """Whether it has layers that draw (dropout)."""
+    """Return whether the module has random layers (dropout)."""
     return any(isinstance(layer, nn.modules.dropout._DropoutNd) for layer in module.modules())
 
 
 @contextmanager
 def seeded_layers(module: nn.Module, seed: int) -> Iterator[None]:
-    """Layers that draw (dropout) draw from `seed`, and the rest of the program never notices."""
+    """Let random layers (dropout) draw from `seed` inside the context, leaving torch's global state alone."""
     if not draws(module):
         yield
         return
@@ -152,9 +160,9 @@ def seeded_layers(module: nn.Module, seed: int) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How a model does on some examples."""
+    """The loss and the predictions of a model on some examples."""
 
-    loss: float  # mean over the targets, all of them alike
+    loss: float  # mean over the targets, equally weighted
     predictions: Tensor  # int64, a label for each target
 
     def accuracy(self, y: Tensor) -> float:
@@ -163,7 +171,7 @@ class Evaluation:
 
 
 def evaluator(task: Task, dtype: torch.dtype, batch: int = 1000) -> Callable[[Tensor, Tensor, Tensor], Evaluation]:
-    """(theta, x, y) -> loss and predictions, a batch at a time; kept apart from training so that it can be thinned."""
+    """Return a function (theta, x, y) -> loss and predictions, a batch at a time; separate from training."""
     module = working_copy(task, dtype).eval()
 
     @torch.inference_mode()
@@ -184,7 +192,7 @@ def evaluator(task: Task, dtype: torch.dtype, batch: int = 1000) -> Callable[[Te
 
 
 def differentiator(task: Task, dtype: torch.dtype) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """(theta, x, y) -> gradient of the mean loss [d]: what any device can compute for itself, attackers included."""
+    """Return a function (theta, x, y) -> gradient of the mean loss [d], which any device can compute."""
     module = working_copy(task, dtype).eval()
     named = dict(module.named_parameters())
     parameters = [named[slot.name] for slot in task.slots]

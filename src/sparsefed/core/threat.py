@@ -1,8 +1,8 @@
 """The threat model as a type: who is compromised, when they act, what they know, and what an attack is.
 
-An attack is given one frozen `Knowledge` and nothing else, so that what it uses can be read off its code. It says
-beforehand what it must know beyond the public facts (`needs`), and a run whose attackers are not granted that does not
-start. What the server then does with the updates is the defense's business.
+An attack receives one frozen `Knowledge` and nothing else, so that what it uses can be read off its code. It declares
+in advance what it must know beyond the public facts (`needs`), and a run whose attackers are not granted that does not
+start. What the server does with the updates is up to the defense.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from sparsefed.core.types import Batch, IntArray, State
 
 BoolArray = npt.NDArray[np.bool_]
 
-# What attackers may be granted beyond the public facts of a round (the model, the schedule, the norm that the server
-# enforces) and the points they chose themselves:
-#   own data         what the compromised devices of the round hold
-#   defense          the server's rule with its parameters: they can try out what it would make of any updates
-#   honest updates   what the honest devices of this round send
-#   server state     momentum, memory: what the server remembers
+# Knowledge that attackers may be granted beyond the public facts of a round (the model, the schedule, the norm that the
+# server enforces) and the points they chose themselves:
+#   own data         the examples of the round's compromised devices
+#   defense          the server's rule with its parameters: they can try it on any updates
+#   honest updates   the updates of this round's honest devices
+#   server state     the server's momentum and memory
 Need = Literal["own data", "defense", "honest updates", "server state"]
 NEEDS: tuple[Need, ...] = get_args(Need)
 
@@ -36,11 +36,11 @@ WHO = ("share", "count", "ids", "per_round")
 
 @dataclass(frozen=True)
 class ThreatModel:
-    """Which devices are compromised, and in which rounds they act; by default nobody is.
+    """The compromised devices, and the rounds in which they act; by default there are none.
 
-    Who: a `share` of the population, or a `count`, drawn once from the seed; or fixed `ids`; or, whoever they are,
-    `per_round` devices of each round's cohort, drawn anew each time.
-    Knowing: the public facts of a round and what `knowledge` lists, see `attacks.base.Need`.
+    Who: a `share` of the population or a `count`, drawn once from the seed; or fixed `ids`; or `per_round` devices of
+    each round's cohort, drawn anew each time.
+    Knowing: the public facts of a round and what `knowledge` lists, see `Need`.
     When: rounds `start`, `start + every`, ... up to and including `stop`; without `stop`, to the end.
     """
 
@@ -85,7 +85,7 @@ def _check_who(threat: ThreatModel) -> None:
 
 
 def malicious_ids(threat: ThreatModel, devices: int, seed: int) -> IntArray:
-    """The compromised devices, sorted: the fixed ids, or a draw that depends on the seed alone."""
+    """Return the compromised devices, sorted: the fixed ids, or a draw that depends on the seed alone."""
     if threat.ids is not None:
         if max(threat.ids, default=0) >= devices:
             raise ConfigError(
@@ -111,7 +111,7 @@ def _attackers(threat: ThreatModel, devices: int) -> int:
 
 
 def acts(threat: ThreatModel, round: int) -> bool:
-    """Whether the compromised devices misbehave in this round; otherwise they are honest.
+    """Return whether the compromised devices misbehave in this round; otherwise they are honest.
 
     >>> [r for r in range(1, 12) if acts(ThreatModel(count=1, start=3, stop=9, every=3), r)]
     [3, 6, 9]
@@ -121,7 +121,7 @@ def acts(threat: ThreatModel, round: int) -> bool:
 
 
 def malicious_mask(cohort_ids: IntArray, malicious: IntArray) -> BoolArray:
-    """Which of these devices are among the malicious (sorted), in O(cohort log f).
+    """Return a mask of the devices that are among the malicious (sorted), in O(cohort log f).
 
     >>> malicious_mask(np.array([5, 2, 9]), np.array([2, 7, 9]))
     array([False,  True,  True])
@@ -135,7 +135,7 @@ def malicious_mask(cohort_ids: IntArray, malicious: IntArray) -> BoolArray:
 
 @dataclass(frozen=True)
 class Knowledge:
-    """What the attackers of a round know: public facts first, then what they were granted, None where they were not."""
+    """The attackers' knowledge in a round: public facts, then what they were granted; None if not granted."""
 
     round: int
     theta: Tensor  # float32 [d], the model that every device of the round downloads
@@ -143,23 +143,23 @@ class Knowledge:
     gradient: Callable[[Tensor, Tensor, Tensor], Tensor]  # (theta, x, y) -> gradient of the mean loss [d]
     seed: int
     attackers: int = 1  # compromised devices that take part in this round
-    scale: float = 1.0  # what an honest device multiplies its gradient by: 1, or in FedAvg mode its rates added up
-    cohort: int = 1  # devices that take part, the attackers with them
+    scale: float = 1.0  # factor on an honest device's gradient: 1, or in FedAvg mode the sum of its rates
+    cohort: int = 1  # devices that take part, including the attackers
     own: Batch | None = None  # "own data": device after device
     honest: Tensor | None = None  # "honest updates": float32 [m, d]
     serve: Callable[[Tensor], Tensor] | None = None  # "defense": all updates [n, d] -> what the server would subtract
-    server: State | None = None  # "server state"; without it, `serve` starts from a server that remembers nothing
+    server: State | None = None  # "server state"; without it, `serve` starts from a server with empty memory
     # Where devices take several local steps: what each attacker would send after honest training on these examples,
     # device after device [a, d]; None where that is `scale` times one gradient.
     train: Callable[[Batch], Tensor] | None = None
 
 
-Craft = Callable[[Knowledge], Tensor]  # -> [d], which all attackers of the round send, or [attackers, d], one each
+Craft = Callable[[Knowledge], Tensor]  # -> [d], sent by all attackers of the round, or [attackers, d], one each
 
 
 @dataclass(frozen=True)
 class Attack:
-    """Crafts what the attackers of a round send: `theta_before - theta_after`, like any other update."""
+    """A function that crafts the updates of a round's attackers: `theta_before - theta_after`, as for any device."""
 
     craft: Craft
     needs: frozenset[Need] = frozenset()

@@ -1,4 +1,4 @@
-"""A config as TOML text, so that what a report shows can be saved and run again; the standard library only reads it."""
+"""TOML serialisation of configs, so that a shown config can be saved and rerun; the standard library only reads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def dumps(config: Mapping[str, Any]) -> str:
-    """The config as TOML; None is left out, for TOML has no word for it.
+    """Return the config as TOML, without None, which TOML cannot express.
 
     >>> print(dumps({"seed": 1, "model": {"name": "cnn", "widths": [8, 16]}}))
     seed = 1
@@ -33,12 +33,12 @@ def _key(name: str) -> str:
 
 
 def _string(text: str) -> str:
-    # JSON's escapes are TOML's, but for the one control character that JSON lets through.
+    # JSON's escapes are TOML's, except for the one control character that JSON does not escape.
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def value(item: Any) -> str:
-    """One value as TOML writes it.
+    """Return one value in TOML syntax.
 
     >>> value(True), value([1, 2.5]), value({"k": "v"})
     ('true', '[1, 2.5]', '{k = "v"}')

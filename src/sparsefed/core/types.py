@@ -1,6 +1,6 @@
-"""The nouns of the project, with their shapes; no behaviour.
+"""The basic types of the project, with their shapes; no behaviour.
 
-A round of federated learning is a sentence of four words: cohort -> updates -> one direction -> new model. Everything
+A round of federated learning has four stages: cohort -> updates -> one direction -> new model. Everything
 is a flat float32 vector of d parameters. An *update* is always `theta_before - theta_after`, so the server subtracts.
 """
 
@@ -27,9 +27,9 @@ State = Mapping[str, Tensor]  # named tensors: a checkpoint is a copy of it
 
 @dataclass(frozen=True)
 class Arrays:
-    """A data set in memory: images stay uint8 and are normalised a block at a time; text is the numbers of tokens.
+    """A data set in memory: images stay uint8 and are normalised one block at a time; text is token numbers.
 
-    Anything else (a table of features) is what the model takes, as it is: float32, or whole numbers.
+    Anything else (a table of features) is passed to the model unchanged: float32 or integers.
     """
 
     name: str
@@ -38,24 +38,24 @@ class Arrays:
     x_test: UInt8Array | IndexArray | FloatArray  # [M, H, W, C]
     y_test: IntArray  # [M]
     classes: tuple[str, ...]  # text: the vocabulary
-    mean: tuple[float, ...]  # of x / 255, a channel each; () where examples are no images
+    mean: tuple[float, ...]  # of x / 255, per channel; () if examples are not images
     std: tuple[float, ...]
-    users: IntArray | None = None  # [N], who wrote the training example, where the data set knows
+    users: IntArray | None = None  # [N], the author of each training example, if known
 
     @property
     def is_image(self) -> bool:
-        """Whether examples are images, which are normalised on their way into the model."""
+        """Whether examples are images, which are normalised before they enter the model."""
         return bool(self.mean)
 
     @property
     def is_text(self) -> bool:
-        """Whether examples are sequences of tokens, a target each."""
+        """Whether examples are sequences of tokens, with a target for each token."""
         return self.y_train.ndim == 2
 
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """Who owns what, for a population of any size; both arrays are read-only."""
+    """The assignment of examples to devices, for a population of any size; both arrays are read-only."""
 
     offsets: IntArray  # [devices + 1], from 0, strictly increasing
     examples: IndexArray  # [total], rows of the data set
@@ -68,42 +68,46 @@ class Partition:
 class Batch(NamedTuple):
     """The examples of some devices, device after device."""
 
-    x: Tensor  # [M, ...] raw: uint8 images [M, H, W, C], or whatever the task prepares
+    x: Tensor  # [M, ...] raw: uint8 images [M, H, W, C], or any input of `Task.prepare`
     y: Tensor  # int64 [M] (or [M, T] where an example has several targets)
     sizes: IntArray  # [devices], how many of the M belong to each
 
 
 class Block(Protocol):
-    """Some clients' updates, seen three ways. A rule asks for no more than it needs, so that an engine can answer
-    norms and weighted sums without ever writing the rows."""
+    """Some clients' updates, available as norms, as weighted sums, or as rows.
+
+    A rule uses no more than it needs, so that an engine can compute norms and weighted sums without writing the rows.
+    """
 
     @property
     def size(self) -> int: ...  # m, the number of clients
 
     @property
-    def senders(self) -> IntArray: ...  # [m] pseudonyms: the same device has the same one in every round
+    def senders(self) -> IntArray: ...  # [m] pseudonyms: a device keeps its own in every round
 
     def norms(self) -> Tensor: ...  # float64 [m]; not finite where the update is not
 
-    def weighted_sum(self, weights: Tensor) -> Tensor: ...  # float64 [m] -> float32 [d]; a weight of 0 leaves a row out
+    def weighted_sum(self, weights: Tensor) -> Tensor: ...  # float64 [m] -> float32 [d]; a weight of 0 skips its row
 
     def rows(self) -> Tensor: ...  # float32 [m, d]
 
 
 class Context(NamedTuple):
-    """What a defense may know of the round: public facts only, never honesty or data. All but the first two are for
-    the few rules that say they need them."""
+    """The facts of a round that a defense may know: public ones only, never honesty or data.
+
+    All but the first two are for the few rules that declare a need for them.
+    """
 
     round: int
     lr: float  # lambda(t)
     seed: int = 0  # for rules that draw
     theta: Tensor | None = None  # float32 [d], the model that every device of the round downloads
     layers: tuple[int, ...] = ()  # how many coordinates each parameter tensor has, in order; () if unknown
-    root: Tensor | None = None  # float32 [d], the update that the server computed on data of its own
+    root: Tensor | None = None  # float32 [d], the update that the server computed on its own data
 
 
 class Step(NamedTuple):
-    """What a defense returns: its new state, and the vector that the server subtracts from the model."""
+    """The result of a defense: its new state, and the vector that the server subtracts from the model."""
 
     state: State
     delta: Tensor  # float32 [d]
@@ -121,10 +125,10 @@ class Defense:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A run folder, read back."""
+    """The contents of a run folder."""
 
     name: str
     config: Mapping[str, Any]
     manifest: Mapping[str, Any]
-    rows: tuple[Mapping[str, Any], ...]  # metrics.jsonl, a round each
+    rows: tuple[Mapping[str, Any], ...]  # metrics.jsonl, one per round
     folder: Path | None = None

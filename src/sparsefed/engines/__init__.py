@@ -1,4 +1,4 @@
-"""How a cohort's updates are computed: `auto` chooses, `fused` is one batched pass, `loop` is the slow truth."""
+"""Engines that compute a cohort's updates: `fused` is one batched pass, `loop` the slow reference, `local` chooses."""
 
 from __future__ import annotations
 

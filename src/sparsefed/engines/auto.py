@@ -1,6 +1,6 @@
-"""The engine that a config names: one step by one batched pass, several by the way that suits their size.
+"""The engine that a config names: one local step by one batched pass, several by whichever method suits their size.
 
-`fused` takes the rule's choice; `by_client` and `stacked` take one way always, to compare them or to overrule the rule.
+`fused` follows the rule; `by_client` and `stacked` always use one method, for comparison or to override the rule.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Way = Literal["rule", "by client", "stacked"]
 
 
 def local(task: Task, dtype: torch.dtype = torch.float32, budget: int = MEMORY_BUDGET, way: Way = "rule") -> Engine:
-    """Updates of one local step as `fused` computes them; of several, with per-client weights."""
+    """Compute one local step in one batched pass, several on stacked weights or one client at a time."""
     single = fused(task, dtype, budget)
     several = loop(task, dtype, budget) if draws(task.template) else _several(task, dtype, budget, way)
 
@@ -49,21 +49,21 @@ def local(task: Task, dtype: torch.dtype = torch.float32, budget: int = MEMORY_B
 
 
 def by_client(task: Task, dtype: torch.dtype = torch.float32, budget: int = MEMORY_BUDGET) -> Engine:
-    """As `fused`, but several local steps always one client after the other, whatever their size."""
+    """Compute updates as `fused` does, but several local steps always one client after the other."""
     return local(task, dtype, budget, "by client")
 
 
 def stacked(task: Task, dtype: torch.dtype = torch.float32, budget: int = MEMORY_BUDGET) -> Engine:
-    """As `fused`, but several local steps always on stacked weights, where the model allows it."""
+    """Compute updates as `fused` does, but several local steps always on stacked weights, if the model allows it."""
     return local(task, dtype, budget, "stacked")
 
 
 def _several(task: Task, dtype: torch.dtype, budget: int, way: Way) -> Engine:
-    """Draws of layers would come from one generator for all threads: models that have such layers take the loop."""
+    """Return the engine for several local steps; not for random layers, which share one generator across threads."""
     modules = [working_copy(task, dtype).train() for _ in range(torch.get_num_threads())]
     first = None if unknown_layers(task) else fused(task, dtype, budget // 2)
-    limits: list[float] = []  # examples of a step up to which clients are stacked, once it is known
-    most = min(STACKED, budget // (160 * task.d))  # a stack has weights, gradients and copies of both, in each thread
+    limits: list[float] = []  # examples per step up to which clients are stacked, once known
+    most = min(STACKED, budget // (160 * task.d))  # each thread's stack holds weights, gradients and copies of both
 
     def compute(theta: Tensor, cohort: Cohort, step: LocalStep) -> Iterator[Updates]:
         if not limits:
@@ -77,13 +77,13 @@ def _several(task: Task, dtype: torch.dtype, budget: int, way: Way) -> Engine:
                 devices = _begin(block, first, first_batch(batch, devices), devices)
             go_on(block, devices, modules, _stacking(limits[0], step.plan, most))
             yield RowsBlock(block.rows, ids)
-            del block, batch, devices  # their memory must be free while the next are computed
+            del block, batch, devices  # free their memory before the next are computed
 
     return compute
 
 
 def _begin(block: StepBlock, first: Engine, batch: Batch, devices: list[Device]) -> list[Device]:
-    """Everybody's first step, from common weights; what they have left."""
+    """Take everyone's first step, from common weights, and return the devices with their remaining steps."""
     stops = np.cumsum(batch.sizes)
 
     def gather(members: IntArray) -> Batch:
@@ -99,7 +99,7 @@ def _begin(block: StepBlock, first: Engine, batch: Batch, devices: list[Device])
 
 
 def _stack_up_to(task: Task, theta: Tensor, batch: Batch, way: Way) -> float:
-    """How many examples a step may have for stacking to be the faster way."""
+    """Return the number of examples per step up to which stacking is faster."""
     if way == "by client" or not stackable(task, theta, batch):
         return 0.0
     each = operations(task, batch)

@@ -1,10 +1,10 @@
-"""A whole cohort's one-step updates by one batched pass.
+"""The fused engine: the one-step updates of a whole cohort in one batched pass.
 
 Every device starts from the same weights, so the forward pass and the backward pass over activations are those of
 ordinary training on all their examples together; only the weight gradients are per client (`layers.py`). Rules that
 need norms and weighted sums alone never pay for the rows.
 
-What this file does not know: rounds, defenses, attackers.
+Knows nothing of rounds, defenses or attackers.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Direct:
         return self._flat(total).reshape(-1)
 
     def write(self, out: Tensor, base: Tensor, scale: float) -> None:
-        """out = base + scale * rows, in one pass."""
+        """Write base + scale * rows to `out`, in one pass."""
         rows = self._flat(self._rows)
         torch.add(base.view(self.slot.shape), rows, alpha=scale, out=out.view(len(out), *self.slot.shape))
 
@@ -71,7 +71,7 @@ class Ghost:
         return self._layer.norms(self._call), self._dots()
 
     def _dots(self) -> Tensor:
-        """<gradient, weight> is <output gradient, output without bias>: the layer is linear in its weight."""
+        """Return <gradient, weight> as <output gradient, output without bias>: the layer is linear in its weight."""
         call = self._call
         output, bias = self._output(), getattr(call.layer, "bias", None)
         along = (self._layer.reaching(call) * output).flatten(1).sum(1, dtype=torch.float32)
@@ -85,8 +85,8 @@ class Ghost:
         call = self._call
         sizes = torch.tensor([q.size for q in call.groups for _ in range(q.members)])
         spread = torch.repeat_interleave(weights, sizes).view(-1, *[1] * (call.g.dim() - 1))
-        scaled = (call.g * spread.float()).to(call.g.dtype)  # rounded once an entry, not once a client
-        if bool((weights == 0).any()):  # 0 * nan is nan: what is left out is zeroed on both sides
+        scaled = (call.g * spread.float()).to(call.g.dtype)  # rounded once per entry, not once per client
+        if bool((weights == 0).any()):  # 0 * nan is nan: zero the skipped clients on both sides
             scaled = torch.where(spread == 0, 0, scaled)
             if call.a.is_floating_point():
                 alone = spread.view(-1, *[1] * (call.a.dim() - 1))
@@ -98,7 +98,7 @@ class Ghost:
 
 
 class FusedBlock:
-    """The updates of some clients, from the pieces of one batched pass."""
+    """The updates of some clients, assembled from the pieces of one batched pass."""
 
     def __init__(self, pieces: list[Direct | Ghost], senders: IntArray, theta: Tensor, step: LocalStep) -> None:
         self._pieces, self._theta, self._step = pieces, theta, step
@@ -109,7 +109,7 @@ class FusedBlock:
         return self._size
 
     def norms(self) -> Tensor:
-        """|scale (g + w theta)|, from |g|^2, <g, theta> and |theta|^2."""
+        """Return |scale (g + w theta)|, from |g|^2, <g, theta> and |theta|^2."""
         decay, squared = self._step.weight_decay, torch.zeros(self._size, dtype=torch.float64)
         for piece in self._pieces:
             squares, dots = piece.moments(self._theta[piece.slot.start : piece.slot.stop])
@@ -140,7 +140,7 @@ class FusedBlock:
 
 
 class _Tap(torch.autograd.Function):
-    """Lets an output through and hands its gradient to `receive`, as soon as it is known."""
+    """An identity function that passes the gradient of its output to `receive` as soon as it is known."""
 
     @staticmethod
     def forward(ctx: Any, _anchor: Tensor, output: Tensor, receive: Callable[[Tensor], None]) -> Tensor:
@@ -155,7 +155,7 @@ class _Tap(torch.autograd.Function):
 
 
 def _groups(sizes: IntArray) -> tuple[Group, ...]:
-    """Runs of neighbouring clients of equal size."""
+    """Return the runs of adjacent clients of equal size."""
     starts = np.flatnonzero(np.diff(sizes, prepend=-1))
     stops = np.append(starts[1:], len(sizes))
     firsts = np.concatenate([[0], np.cumsum(sizes)])
@@ -166,7 +166,7 @@ def _groups(sizes: IntArray) -> tuple[Group, ...]:
 
 
 class _Recording:
-    """Collects the pieces of one batched pass, through forward hooks on the layers that own trained parameters."""
+    """A collector of the pieces of one batched pass, with forward hooks on layers that own trained parameters."""
 
     def __init__(self, slots: dict[int, Slot], groups: tuple[Group, ...]) -> None:
         self._slots, self._groups = slots, groups  # slots by id(parameter)
@@ -211,7 +211,7 @@ class _Recording:
 
 
 def unknown_layers(task: Task) -> list[str]:
-    """The layers with trained parameters that the fused path does not know, as 'name (Type)'."""
+    """Return the layers with trained parameters that the fused path does not support, as 'name (Type)'."""
     trained = {id(p) for p in task.template.parameters() if p.requires_grad}
     unknown = []
     for name, layer in task.template.named_modules():
@@ -240,7 +240,7 @@ def _recorded(module: nn.Module, recording: _Recording) -> Iterator[None]:
 def _fused_block(
     task: Task, module: nn.Module, theta: Tensor, ids: IntArray, batch: Batch, step: LocalStep
 ) -> FusedBlock:
-    """One batched pass; `module` holds `theta` already and its parameters ask for no gradient."""
+    """Run one batched pass; `module` already holds `theta`, and its parameters require no gradient."""
     named = dict(module.named_parameters())
     slots = {id(named[slot.name]): slot for slot in task.slots}
     recording = _Recording(slots, _groups(batch.sizes))
@@ -257,14 +257,14 @@ def _fused_block(
 
 
 def fused(task: Task, dtype: torch.dtype = torch.float32, budget: int = MEMORY_BUDGET) -> Engine:
-    """Updates by one batched pass for each block of clients; falls back to the loop for models it does not know."""
+    """Compute updates by one batched pass per block of clients; fall back to the loop for unsupported models."""
     unknown = unknown_layers(task)
     if unknown:
         log.warning("computing client by client: no fused gradient for %s", ", ".join(unknown))
         return loop(task, dtype, budget)
     module = working_copy(task, dtype).requires_grad_(False).train()
     slow = loop(task, dtype, budget)
-    cost: list[float] = []  # bytes an example, once the probe has passed; -1 once it has failed
+    cost: list[float] = []  # bytes per example once the probe has passed; -1 once it has failed
 
     def compute(theta: Tensor, cohort: Cohort, step: LocalStep) -> Iterator[Block]:
         if not one_step(step.plan, cohort.sizes):
@@ -284,8 +284,10 @@ def fused(task: Task, dtype: torch.dtype = torch.float32, budget: int = MEMORY_B
 
 
 def _probe(task: Task, theta: Tensor, cohort: Cohort) -> float:
-    """Compare both paths on two clients, once: a layer called in a way that hooks cannot see (its weight used outside
-    `forward`, an input overwritten) shows up here. Returns the bytes that an example takes in float32, or -1."""
+    """Compare the fused path with the loop on two clients, and return the bytes per example in float32, or -1.
+
+    A layer used in a way that hooks cannot see (its weight used outside `forward`, an input overwritten) shows up here.
+    """
     batch = few(cohort)
     step = LocalStep(1.0, 0.0)
     fast, slow = working_copy(task, torch.float32).eval(), working_copy(task, torch.float32).eval()
@@ -293,7 +295,7 @@ def _probe(task: Task, theta: Tensor, cohort: Cohort) -> float:
     load_flat(task, slow, theta)
     truth = client_rows(task, slow, theta, batch, step)
     saved: dict[int, int] = {}
-    weights = {parameter.data_ptr() for parameter in fast.parameters()}  # saved too, but not once an example
+    weights = {parameter.data_ptr() for parameter in fast.parameters()}  # saved too, but not once per example
 
     def pack(tensor: Tensor) -> Tensor:
         if tensor.data_ptr() not in weights:
@@ -306,4 +308,4 @@ def _probe(task: Task, theta: Tensor, cohort: Cohort) -> float:
     if bool((error > PROBE_TOLERANCE * size + 1e-12).any()):
         log.warning("computing client by client: the model uses a layer's parameters outside that layer")
         return -1.0
-    return 3.0 * sum(saved.values()) / len(batch.y)  # what is saved, its gradients, and the layers' inputs
+    return 3.0 * sum(saved.values()) / len(batch.y)  # saved tensors, their gradients, and the layers' inputs

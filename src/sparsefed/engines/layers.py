@@ -1,15 +1,15 @@
 """Per-client weight gradients, layer by layer, from what one batched pass leaves behind.
 
 For a layer that is linear in its weights, a client's gradient is a contraction of its own rows of the saved inputs `a`
-with its own rows of the output gradients `g`. Two ways to have it:
+with its own rows of the output gradients `g`. There are two ways to obtain it:
 
-- *direct*: do the contraction for each client; the rows [m, ...] are there.
+- *direct*: do the contraction for each client, which yields the rows [m, ...].
 - *ghost*: leave the rows unwritten. The squared norm of `A^T G` is the sum over pairs of positions of
   `(A A^T) * (G G^T)` (Goodfellow 2015; Bu et al. 2022 for convolutions), and any weighted sum of the clients' gradients
   is ONE batched contraction with the rows of `g` scaled. Cheaper where a client has few positions and the layer many
   weights.
 
-Each known layer type has one entry in `LAYERS`; what is not listed is not guessed at: the engine falls back to the
+Each supported layer type has one entry in `LAYERS`; for any other type the engine does not guess, but falls back to the
 loop.
 """
 
@@ -23,12 +23,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-GHOST_MARGIN = 0.55  # a ghost norm may cost this share of the direct contraction: what one call a client wastes
-SHIFT_COST = 700  # multiplications that take as long as shifting and adding up one entry of a Gram matrix
+GHOST_MARGIN = 0.55  # a ghost norm may cost this share of the direct contraction: one call per client is wasteful
+SHIFT_COST = 700  # multiplications that take as long as shifting and adding one entry of a Gram matrix
 
 
 class Group(NamedTuple):
-    """Neighbouring clients of equal size: they are computed in one call."""
+    """Adjacent clients of equal size, which are computed in one call."""
 
     clients: slice
     examples: slice
@@ -56,14 +56,14 @@ class Call(NamedTuple):
 
 
 def per_client_sum(values: Tensor, groups: tuple[Group, ...]) -> Tensor:
-    """[M, ...] -> [m, ...], in float32."""
+    """Sum over each client's examples: [M, ...] -> [m, ...], in float32."""
     shape = values.shape[1:]
     parts = [values[q.examples].reshape(q.members, q.size, *shape).sum(1, dtype=torch.float32) for q in groups]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def by_client(values: Tensor, group: Group) -> Tensor:
-    """The positions of each client of a group: [count * size, ..., features] -> [count, positions, features]."""
+    """Group positions by client, within a group: [count * size, ..., features] -> [count, positions, features]."""
     part = values[group.examples]
     return part.reshape(group.members, -1, part.shape[-1])
 
@@ -78,7 +78,7 @@ def _outer(a: Tensor, g: Tensor) -> Tensor:
 
 
 def _gram_norm(a: Tensor, g: Tensor) -> Tensor:
-    """Squared Frobenius norm of A^T G for each client, without forming it."""
+    """Return the squared Frobenius norm of A^T G for each client, without forming it."""
     gram = torch.bmm(a, a.transpose(1, 2)).double() * torch.bmm(g, g.transpose(1, 2)).double()
     return gram.sum((1, 2)).clamp_(min=0)
 
@@ -137,7 +137,7 @@ def _conv_rows(call: Call) -> Tensor:
     layer: AnyConv = call.layer  # type: ignore[assignment]
     if call.a.dim() != 4:
         return torch.stack(_one_by_one(call))
-    if call.a.dtype == torch.bfloat16 and layer.groups == 1:  # a call costs more here: copy the patches if they are few
+    if call.a.dtype == torch.bfloat16 and layer.groups == 1:  # calls cost more here: copy the patches if they are few
         if layer.in_channels <= 4:
             return _shifted_rows(call)
         if _positions(call) <= 320:
@@ -156,7 +156,7 @@ def _positions(call: Call) -> int:
 
 
 def _unfolded_rows(call: Call) -> Tensor:
-    """The contraction of the inputs that each output position sees with the output gradients."""
+    """Contract the inputs that each output position sees with the output gradients."""
     layer: nn.Conv2d = call.layer  # type: ignore[assignment]
     top, left = _padding(layer)
     padded = F.pad(call.a.permute(0, 2, 3, 1), (0, 0, left, left, top, top))
@@ -172,7 +172,7 @@ def _unfolded_rows(call: Call) -> Tensor:
 
 
 def _shifted_rows(call: Call) -> Tensor:
-    """The same for few channels, where whole image rows are copied at once: one shifted copy for each kernel offset."""
+    """Compute `_unfolded_rows` for few channels, with one shifted copy of the image for each kernel offset."""
     parts = [_shifted_group_rows(call, q) for q in call.groups]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
@@ -194,8 +194,11 @@ def _shifted_group_rows(call: Call, q: Group) -> Tensor:
 
 
 def _conv_norms(call: Call) -> Tensor:
-    """Ghost norms without patches: <patch p, patch q> is the sum over kernel offsets o of <a[p + o], a[q + o]>, so one
-    Gram matrix of the pixels, shifted and added up, is the Gram matrix of the patches."""
+    """Compute ghost norms without patches.
+
+    <patch p, patch q> is the sum over kernel offsets o of <a[p + o], a[q + o]>, so one Gram matrix of the pixels,
+    shifted and added up, is the Gram matrix of the patches.
+    """
     parts = [_conv_group_norms(call, q) for q in call.groups]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
@@ -220,7 +223,7 @@ def _conv_group_norms(call: Call, q: Group) -> Tensor:
 
 
 def _clients_last(grams: Tensor) -> Tensor:
-    """[count, T, T] -> float32 [T, T, count]: long inner loops whatever the size of the image."""
+    """Reorder [count, T, T] to float32 [T, T, count]: long inner loops for images of any size."""
     return grams.permute(1, 2, 0).float().contiguous()
 
 
@@ -241,7 +244,7 @@ def _conv_ghost(call: Call) -> bool:
 
 
 def _conv_flat(rows: Tensor) -> Tensor:
-    """Rows in channels-last order back to the parameter's own order."""
+    """Convert rows in channels-last order back to the parameter's own order."""
     return rows.movedim(-1, -3)
 
 
@@ -310,7 +313,7 @@ def _layer_norm_rows(call: Call) -> Tensor:
 
 
 def _sum_to(values: Tensor, layer: nn.Module) -> Tensor:
-    """Sum [M, ..., bias shape] over the positions between."""
+    """Sum [M, ..., bias shape] over the positions in between."""
     if isinstance(layer, nn.LayerNorm):
         middle = range(1, values.dim() - len(layer.normalized_shape))
     elif isinstance(layer, nn.Linear):
@@ -328,7 +331,7 @@ def bias_rows(call: Call) -> Tensor:
 
 
 class Layer(NamedTuple):
-    """How one layer type's `weight` is differentiated per client; a `bias` is the same for all of them."""
+    """The per-client differentiation of one layer type's `weight`; a `bias` is handled alike for all types."""
 
     rows: Callable[[Call], Tensor]
     norms: Callable[[Call], Tensor] | None = None  # squared, float64 [m]

@@ -1,4 +1,4 @@
-"""The slow truth: one client at a time, plain autograd. The fused path is compared with this, and falls back to it."""
+"""The reference engine: one client at a time, plain autograd. The fused engine is checked against it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sparsefed.kernels.blocks import RowsBlock
 
 
 def loop(task: Task, dtype: torch.dtype = torch.float32, budget: int = MEMORY_BUDGET) -> Engine:
-    """Updates by a forward and a backward pass for each client."""
+    """Compute updates by a forward and a backward pass for each client."""
     module = working_copy(task, dtype).train()
 
     def compute(theta: Tensor, cohort: Cohort, step: LocalStep) -> Iterator[Block]:
@@ -33,7 +33,7 @@ def loop(task: Task, dtype: torch.dtype = torch.float32, budget: int = MEMORY_BU
 
 
 def client_rows(task: Task, module: nn.Module, theta: Tensor, batch: Batch, step: LocalStep) -> Tensor:
-    """The updates of a batch's clients [m, d], one after the other; `module` holds `theta` already."""
+    """Return the updates of a batch's clients [m, d], one after the other; `module` already holds `theta`."""
     rows = torch.empty(len(batch.sizes), task.d)
     stops = np.cumsum(batch.sizes)
     for i, (size, stop) in enumerate(zip(batch.sizes, stops, strict=True)):
@@ -42,7 +42,7 @@ def client_rows(task: Task, module: nn.Module, theta: Tensor, batch: Batch, step
 
 
 def trained_rows(task: Task, module: nn.Module, theta: Tensor, ids: IntArray, batch: Batch, step: LocalStep) -> Tensor:
-    """The same after several local steps: theta - theta_local [m, d].
+    """Return the updates of clients after several local steps: theta - theta_local [m, d].
 
     theta_local <- theta_local - rate (gradient + weight_decay theta_local + prox (theta_local - theta))
     """
@@ -61,7 +61,7 @@ def trained_rows(task: Task, module: nn.Module, theta: Tensor, ids: IntArray, ba
 
 
 def _gradient(task: Task, module: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """The gradient of the mean loss at the weights that `module` holds [d]."""
+    """Return the gradient of the mean loss at the weights that `module` holds [d]."""
     named = dict(module.named_parameters())
     parameters = [named[slot.name] for slot in task.slots]
     inputs = task.prepare(x)

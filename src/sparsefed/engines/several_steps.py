@@ -1,18 +1,18 @@
-"""A cohort's updates after several local steps, fast.
+"""Fast computation of a cohort's updates after several local steps.
 
-The first step starts from common weights, so it is one batched pass (`fused.py`). Then devices diverge, and two ways
-are left:
+The first step starts from common weights, so it is one batched pass (`fused.py`). Then devices diverge, and two methods
+remain:
 
-- *stacked*: some clients at a time in one pass over weights with a leading client axis (`torch.func.vmap`). Fewer,
+- *stacked*: several clients in one pass over weights with a leading client axis (`torch.func.vmap`). Fewer,
   larger calls; per-client convolutions become grouped ones.
 - *by client*: one client after the other, in place.
 
-Either way the pieces of work are shared out to as many threads as torch was given, each of which computes on one core:
-many small parallel calls would wait for each other. What a piece is does not depend on the number of threads, so
-neither do the numbers of these steps.
+Either way the work is distributed to as many threads as torch may use, each of which computes on one core:
+many small parallel calls would wait for each other. The division of the work does not depend on the number of threads,
+and so neither do the results.
 
-Which way is a function of sizes alone, never of the clock: the same config gives the same bits. Stacking pays while a
-client's step is too small to keep a core busy, so the rule is a limit on its arithmetic (`STACK_LIMIT`, see
+The method depends on sizes alone, never on timing: the same config gives the same bits. Stacking pays while a
+client's step is too small to keep a core busy, so the rule is a limit on its arithmetic (`STACK_LIMIT`; see
 docs/benchmarks.md for how it was fitted: `python -m benchmarks.local_training`).
 """
 
@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 
 class Device(NamedTuple):
-    """What one client has left to do."""
+    """The remaining work of one client."""
 
     row: int  # its place in the block
     x: Tensor  # prepared inputs
@@ -56,7 +56,7 @@ class Device(NamedTuple):
 
 
 class StepBlock(NamedTuple):
-    """Clients on their way."""
+    """A block of clients in the middle of their local steps."""
 
     task: Task
     theta: Tensor
@@ -64,14 +64,14 @@ class StepBlock(NamedTuple):
     rows: Tensor  # [m, d]: theta - theta_local so far, written to by the row
 
     def parts(self, flat: Tensor) -> list[Tensor]:
-        """A vector [d], or vectors [m, d], as the parameters."""
+        """Return a vector [d], or vectors [m, d], as views shaped like the parameters."""
         return [flat[..., slot.start : slot.stop].view(*flat.shape[:-1], *slot.shape) for slot in self.task.slots]
 
 
 def descend(
     local: list[Tensor], gradients: Sequence[Tensor], start: list[Tensor], rate: float, step: LocalStep
 ) -> None:
-    """local <- local - rate (gradient + weight_decay local + prox (local - start)), in place."""
+    """Update local <- local - rate (gradient + weight_decay local + prox (local - start)), in place."""
     kept = 1 - rate * (step.weight_decay + step.plan.prox)
     if kept != 1:
         torch._foreach_mul_(local, kept)
@@ -85,7 +85,10 @@ def descend(
 
 
 def walk(block: StepBlock, module: nn.Module, device: Device) -> None:
-    """One client's remaining steps, in the module's own parameters; in float32 beside them where these are narrower."""
+    """Take one client's remaining steps, in the module's own parameters.
+
+    If these are narrower than float32, a float32 copy is kept beside them.
+    """
     named = dict(module.named_parameters())
     weights: list[Tensor] = [named[slot.name] for slot in block.task.slots]
     start = block.parts(block.theta)
@@ -114,7 +117,7 @@ def walk(block: StepBlock, module: nn.Module, device: Device) -> None:
 
 
 def walk_together(block: StepBlock, module: nn.Module, devices: Sequence[Device]) -> None:
-    """The remaining steps of clients of equal size, all of them at once."""
+    """Take the remaining steps of clients of equal size, all clients at once."""
     names, start = [slot.name for slot in block.task.slots], block.parts(block.theta)
     dtype = dict(module.named_parameters())[names[0]].dtype
     members = torch.tensor([device.row for device in devices])
@@ -141,7 +144,7 @@ def _chosen(x: Tensor, y: Tensor, each: Sequence[Turn]) -> tuple[Tensor, Tensor]
 
 
 def stackable(task: Task, theta: Tensor, batch: Batch) -> bool:
-    """Whether both ways agree on a few examples: not every layer can be stacked, and some only by a slow fallback."""
+    """Return whether both methods agree on a few examples: some layers cannot be stacked, or only slowly."""
     step, ids = LocalStep(1e-2, 0.0, plan=LocalPlan(epochs=2)), np.arange(len(batch.sizes))
     smallest = int(batch.sizes.min())
     firsts = np.cumsum(batch.sizes) - batch.sizes
@@ -154,7 +157,7 @@ def stackable(task: Task, theta: Tensor, batch: Batch) -> bool:
             warnings.simplefilter("error")
             devices = devices_of(task, ids, equal, step, torch.float32)
             walk_together(block, working_copy(task, torch.float32).eval(), devices)
-    except Exception as error:  # whatever an operation without a batching rule raises
+    except Exception as error:  # an operation without a batching rule may raise anything
         log.info("no stacking of clients: %s", str(error).partition("\n")[0])
         return False
     off, size = torch.linalg.vector_norm(block.rows - truth, dim=1), torch.linalg.vector_norm(truth, dim=1)
@@ -165,7 +168,7 @@ def stackable(task: Task, theta: Tensor, batch: Batch) -> bool:
 
 
 def operations(task: Task, batch: Batch) -> float:
-    """Floating-point operations of one example's forward pass."""
+    """Return the floating-point operations of one example's forward pass."""
     inputs = task.prepare(batch.x[:1])
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         working_copy(task, torch.float32).eval()(inputs)
@@ -173,7 +176,7 @@ def operations(task: Task, batch: Batch) -> float:
 
 
 def pieces(devices: Sequence[Device], stacking: Callable[[Device, int], bool]) -> list[list[Device]]:
-    """Work that is done at once: clients of equal size in stacks where that is faster, else one client each."""
+    """Divide the work: stacks of clients of equal size where that is faster, else one client each."""
     found: list[list[Device]] = []
     for device in devices:
         last = found[-1] if found else []
@@ -189,18 +192,18 @@ def pieces(devices: Sequence[Device], stacking: Callable[[Device, int], bool]) -
 
 @contextmanager
 def _single_threaded_pool(threads: int) -> Iterator[ThreadPoolExecutor]:
-    """Threads of which each computes on one core; torch's own number of threads is as before in all others."""
+    """Provide threads that compute on one core each, without changing torch's setting elsewhere."""
     before = torch.get_num_threads()
     with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         try:
             yield pool
         finally:
             pool.shutdown()
-            torch.set_num_threads(before)  # also what threads to come begin with
+            torch.set_num_threads(before)  # also the initial setting of later threads
 
 
 def share_out(work: Callable[[nn.Module, T], None], todo: Sequence[T], modules: Sequence[nn.Module]) -> None:
-    """Do all of it, in as many threads as there are modules to work with."""
+    """Process all of `todo`, in as many threads as there are modules to work with."""
     if len(modules) == 1 or len(todo) == 1:
         for piece in todo:
             work(modules[0], piece)
@@ -224,7 +227,7 @@ def share_out(work: Callable[[nn.Module, T], None], todo: Sequence[T], modules: 
 
 
 def devices_of(task: Task, ids: IntArray, batch: Batch, step: LocalStep, dtype: torch.dtype) -> list[Device]:
-    """A block's clients with their prepared examples and all their steps."""
+    """Return a block's clients with their prepared examples and all their steps."""
     inputs = task.prepare(batch.x)
     inputs = inputs.to(dtype) if inputs.is_floating_point() else inputs
     sizes = batch.sizes.tolist()
@@ -233,7 +236,7 @@ def devices_of(task: Task, ids: IntArray, batch: Batch, step: LocalStep, dtype: 
 
 
 def first_batch(batch: Batch, devices: Sequence[Device]) -> Batch:
-    """What each client begins with: all examples, or its first batch."""
+    """Return the examples of each client's first step: all of them, or its first batch."""
     if all(device.turns[0].examples is None for device in devices):
         return batch
     firsts = np.cumsum(batch.sizes) - batch.sizes
@@ -248,7 +251,7 @@ def first_batch(batch: Batch, devices: Sequence[Device]) -> Batch:
 def go_on(
     block: StepBlock, devices: Sequence[Device], modules: Sequence[nn.Module], stacking: Callable[[Device, int], bool]
 ) -> None:
-    """All steps that the devices have left; `block.rows` holds what they did before."""
+    """Take all remaining steps of the devices; `block.rows` holds the result of the earlier ones."""
 
     def work(module: nn.Module, piece: list[Device]) -> None:
         if len(piece) > 1:

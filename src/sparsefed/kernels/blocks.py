@@ -1,4 +1,4 @@
-"""Blocks over rows that exist: what an engine answers without rows, these answer by looking at them."""
+"""Blocks over rows that exist in memory: norms and weighted sums are computed from the rows themselves."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sparsefed.kernels.rows import row_norms
 
 @dataclass(frozen=True)
 class RowsBlock:
-    """A `Block` over a tensor of updates, a row each; without names for the senders, they are numbered."""
+    """A `Block` over a tensor of updates, one per row; senders without names are numbered."""
 
     tensor: Tensor  # [m, d]
     named: IntArray | None = None  # [m]
@@ -31,11 +31,11 @@ class RowsBlock:
         return np.arange(self.size) if self.named is None else self.named
 
     def norms(self) -> Tensor:
-        """||row||_2, summed in float64, so that small rows do not drown and large ones do not overflow."""
+        """Return ||row||_2, summed in float64, so that small rows do not drown and large ones do not overflow."""
         return row_norms(self.tensor)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        """sum_i weights_i row_i over the rows whose weight is not 0 (0 times NaN would be NaN)."""
+        """Return sum_i weights_i row_i over the rows whose weight is not 0 (0 times NaN would be NaN)."""
         taken = weights != 0
         if bool(taken.all()):
             return weights.to(torch.float32) @ self.rows()
@@ -47,12 +47,12 @@ class RowsBlock:
 
 @dataclass(frozen=True)
 class ScaledBlock:
-    """The kept rows of another block, each times its factor; like every block, it writes rows only when asked."""
+    """A view of the kept rows of another block, each times its factor; rows are written only on demand."""
 
     base: Block
     kept: Tensor  # bool [m of the base]
     factors: Tensor  # float64 [kept rows]
-    kept_norms: Tensor  # float64 [kept rows], before scaling: the base is asked once
+    kept_norms: Tensor  # float64 [kept rows], before scaling: computed once
 
     @property
     def size(self) -> int:
@@ -65,13 +65,13 @@ class ScaledBlock:
 
     @property
     def weights(self) -> Tensor | None:
-        """How much each kept update counts in a mean, float64; None: all the same."""
+        """The weight of each kept update in a mean, float64; None if all are equal."""
         given: Tensor | None = getattr(self.base, "weights", None)
         return None if given is None else given[self.kept.cpu()]
 
     @property
     def received(self) -> int:
-        """How many updates came, the unusable ones with them."""
+        """The number of updates received, including unusable ones."""
         return self.base.size
 
     def norms(self) -> Tensor:
@@ -91,7 +91,7 @@ class ScaledBlock:
 
 
 def as_blocks(array: npt.NDArray[Any] | Tensor, block_size: int) -> Iterator[RowsBlock]:
-    """An [n, d] array cut into blocks of at most `block_size` rows, converted to float32 a block at a time.
+    """Cut an [n, d] array into blocks of at most `block_size` rows, converted to float32 one block at a time.
 
     >>> [block.size for block in as_blocks(np.ones((5, 3)), 2)]
     [2, 2, 1]

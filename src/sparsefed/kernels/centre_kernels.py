@@ -1,12 +1,12 @@
 """A new centre of the rows and every row's distance from it, in one sweep over the rows.
 
-Rules that move a centre (Weiszfeld's iteration, centered clipping) need, again and again, an affine combination of the
-rows and then how far each row is from it. Both come from the same tile of columns while it lies in the cache, so that
-a move costs one reading of the rows, about what their mean costs. Everything is float64: a distance is a sum of squared
+Rules that move a centre (Weiszfeld's iteration, centered clipping) repeatedly need an affine combination of the
+rows and then each row's distance from it. Both are computed from the same tile of columns while it is in the cache, so
+a move costs one pass over the rows, about as much as their mean. Everything is float64: a distance is a sum of squared
 differences and never a difference of large squares, so neither a common offset nor one huge row drowns the others.
 
-Partial sums belong to pieces of fixed width, whatever the number of threads, and are added up in order: the threads
-change no bit. Import this module inside functions: it brings numba along.
+Partial sums belong to pieces of fixed width, whatever the number of threads, and are added in order: the thread count
+changes no bit. Import this module inside functions: it imports numba.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from torch import Tensor
 
 from sparsefed.kernels.vector_kernels import Doubles, Float32, compiled, compiled_fast, over_chunks
 
-PIECE = 1 << 14  # columns whose squares are summed apart
-TILE_NUMBERS = 200_000  # of all rows together: what stays in the second-level cache between the two readings
+PIECE = 1 << 14  # columns per partial sum of squares
+TILE_NUMBERS = 200_000  # in all rows together: fits the second-level cache between the two passes
 TILE_LEAST, TILE_MOST = 64, 2048  # columns
 
 
 class Centre(NamedTuple):
-    """A point, and where the rows are as seen from it."""
+    """A point, and the squared distances of the rows from it."""
 
     vector: Tensor  # float64 [d]
     squares: Tensor  # float64 [n], |row_i - vector|^2
 
 
 def recentre(rows: Tensor, weights: Tensor, base: Tensor | None = None) -> Centre:
-    """c = (1 - sum_i w_i) base + sum_i w_i row_i and |row_i - c|^2; weights float64 [n], base float64 [d] or zero.
+    """Return c = (1 - sum_i w_i) base + sum_i w_i row_i with |row_i - c|^2; base is float64 [d], by default 0.
 
     >>> recentre(torch.tensor([[0.0, 4.0], [2.0, 0.0]]), torch.tensor([0.25, 0.25]), torch.ones(2)).vector
     tensor([1.0000, 1.5000], dtype=torch.float64)
@@ -44,14 +44,14 @@ def recentre(rows: Tensor, weights: Tensor, base: Tensor | None = None) -> Centr
 
 
 def centre_of(rows: Tensor, weights: Tensor, base: Tensor | None = None) -> Tensor:
-    """The same c alone, for who needs no distances from it: a little faster."""
+    """Return the point c of `recentre` without the distances, which is a little faster."""
     if rows.device.type != "cpu":
         return recentre_torch(rows, weights, base).vector
     return _swept(rows, weights, base, measure=False).vector
 
 
 def recentre_torch(rows: Tensor, weights: Tensor, base: Tensor | None = None) -> Centre:
-    """The same in plain torch operations, for every device."""
+    """Compute `recentre` in plain torch operations, for every device."""
     centre = torch.zeros(rows.shape[1], dtype=torch.float64, device=rows.device)
     squares = torch.zeros(rows.shape[0], dtype=torch.float64, device=rows.device)
     if base is not None:
@@ -78,7 +78,7 @@ def _swept(rows: Tensor, weights: Tensor, base: Tensor | None, *, measure: bool)
 
 @compiled
 def pull_four(total: Doubles, weights: Doubles, a: Float32, b: Float32, c: Float32, d: Float32) -> None:
-    """Four rows at a time: the total is loaded and stored once for all of them."""
+    """Add four weighted rows to the total, which is loaded and stored once for all of them."""
     wa, wb, wc, wd = weights[0], weights[1], weights[2], weights[3]  # as scalars: they might alias the total
     for j in range(total.shape[0]):
         total[j] += wa * np.float64(a[j]) + wb * np.float64(b[j]) + wc * np.float64(c[j]) + wd * np.float64(d[j])
@@ -110,7 +110,7 @@ def sweep(
     centre: Doubles,
     squares: Doubles,
 ) -> None:
-    """Pieces first..last: add the weighted rows to the centre, and each row's squares to squares [pieces, n]."""
+    """Add the weighted rows to the centre, and each row's squares to squares [pieces, n], for pieces first..last."""
     n = rows.shape[0]
     fours = n - n % 4
     for piece in range(first, last):
@@ -120,7 +120,7 @@ def sweep(
             total = centre[tile:end]
             for i in range(0, fours, 4):
                 if np.any(weights[i : i + 4] != 0):
-                    # rows[i, tile:end], and no slice of all rows: the stride of that one is not known to be 1
+                    # rows[i, tile:end] rather than a slice of all rows, whose stride is not known to be 1
                     a, b, c, d = rows[i, tile:end], rows[i + 1, tile:end], rows[i + 2, tile:end], rows[i + 3, tile:end]
                     pull_four(total, weights[i : i + 4], a, b, c, d)
             for i in range(fours, n):
@@ -131,5 +131,5 @@ def sweep(
 
 
 def rehearse() -> None:
-    """One call of each kernel."""
+    """Call each kernel once."""
     recentre(torch.ones(5, 2), torch.full((5,), 0.2))

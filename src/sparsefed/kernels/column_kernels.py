@@ -1,10 +1,10 @@
-"""The CPU kernels for order statistics of columns: numba, each over the columns [start, stop) of float32 rows [n, d].
+"""CPU kernels for order statistics of columns: numba, each over the columns [start, stop) of float32 rows [n, d].
 
-A tile of columns is worked on at a time, every loop inside running over the columns of the tile, so that one vector
-instruction serves many of them; no step branches on a value. Two ways to leave out the f smallest and f largest:
+One tile of columns is processed at a time, and every inner loop runs over the columns of the tile, so that one vector
+instruction handles many of them; no step branches on a value. There are two ways to drop the f smallest and f largest:
 
-- few (`trim_few`): keep them aside. A new value passes along the kept ones, each exchange leaving the smaller (or the
-  larger) behind; what falls out at the end is not among the extremes so far and is added to the sum. 2 f exchanges a
+- few (`trim_few`): keep them aside. A new value is compared with each kept one, which keeps the smaller (or the
+  larger) of both; the value left at the end is not among the extremes so far and is added to the sum. 2 f exchanges a
   value.
 - many (`trim_many`): find the smallest and the largest survivor, bit by bit. Float32 bits, with the magnitude
   of negative numbers flipped, are in the order of the values as integers. The value of rank r has the largest 16-bit
@@ -25,9 +25,9 @@ Bits = npt.NDArray[np.int32]  # float32 read as integers, or keys in the same or
 Halves = npt.NDArray[np.int16]  # of keys; the low half is shifted by LEAST, to be compared as signed
 Votes = npt.NDArray[np.int32]
 
-WIDTH = 128  # columns of a tile: its halves stay in the second-level cache for a thousand rows
-GROUP = 4  # rows that pass along the kept extremes together: a kept value is read and written once for all of them
-STRIDE = 8  # rows that are counted together, for the same reason
+WIDTH = 128  # columns per tile: its halves fit the second-level cache for a thousand rows
+GROUP = 4  # rows compared with the kept extremes together: a kept value is read and written once for all of them
+STRIDE = 8  # rows counted together, for the same reason
 LEAST, MOST = np.int16(-(1 << 15)), np.int16((1 << 15) - 1)
 MAGNITUDE, LOW = np.int32(0x7FFFFFFF), np.int32(0xFFFF)
 MAX_ROWS = int(MOST)  # counts are 16-bit numbers too
@@ -35,7 +35,7 @@ MAX_ROWS = int(MOST)  # counts are 16-bit numbers too
 
 @compiled
 def take(rows: Float32, first: int, last: int, start: int, width: int, out: Float32) -> None:
-    """Rows first..last of a tile, copied: its columns lie apart in memory, the copy does not."""
+    """Copy rows first..last of a tile, whose columns are far apart in memory, to contiguous memory."""
     for i in range(last - first):
         row = rows[first + i, start : start + width]  # an index that may be negative could not be vectorised
         for j in range(width):
@@ -44,7 +44,7 @@ def take(rows: Float32, first: int, last: int, start: int, width: int, out: Floa
 
 @compiled
 def fill(x: Float32, first: int, width: int, value: float) -> None:
-    """The rows of a group from `first` on, which hold nobody's values."""
+    """Fill the unused rows of a group, from `first` on, with a neutral value."""
     for i in range(first, GROUP):
         for j in range(width):
             x[i, j] = value
@@ -52,7 +52,7 @@ def fill(x: Float32, first: int, width: int, value: float) -> None:
 
 @compiled
 def push_low(kept: Float32, k: int, x: Float32, width: int) -> None:
-    """Each of a group's rows meets kept[k] in turn: the smaller stays, the larger goes on."""
+    """Compare each of a group's rows with kept[k] in turn: the smaller is kept, the larger passed on."""
     for j in range(width):
         least = kept[k, j]
         a, b, c, d = x[0, j], x[1, j], x[2, j], x[3, j]
@@ -66,7 +66,7 @@ def push_low(kept: Float32, k: int, x: Float32, width: int) -> None:
 
 @compiled
 def push_high(kept: Float32, k: int, x: Float32, width: int) -> None:
-    """The larger stays, the smaller goes on."""
+    """Compare each of a group's rows with kept[k] in turn: the larger is kept, the smaller passed on."""
     for j in range(width):
         most = kept[k, j]
         a, b, c, d = x[0, j], x[1, j], x[2, j], x[3, j]
@@ -86,7 +86,7 @@ def add_group(total: Doubles, x: Float32, width: int) -> None:
 
 @compiled
 def trim_few(rows: Float32, f: int, start: int, stop: int, out: Float32) -> None:
-    """The mean of each column without its f smallest and f largest values; n > 2 f."""
+    """Compute the mean of each column without its f smallest and f largest values; n > 2 f."""
     n = rows.shape[0]
     low, high = np.empty((f, WIDTH), np.float32), np.empty((f + GROUP, WIDTH), np.float32)
     x, total = np.empty((GROUP, WIDTH), np.float32), np.empty(WIDTH, np.float64)
@@ -109,7 +109,7 @@ def trim_few(rows: Float32, f: int, start: int, stop: int, out: Float32) -> None
                 push_low(low, k, x, width)
             for k in range(f):
                 push_high(high, k, x, width)
-            fill(x, live, width, 0.0)  # what the last, short group left over; no row comes after it to meet them
+            fill(x, live, width, 0.0)  # unused rows of the last, short group; no later row is compared with them
             add_group(total, x, width)
         for j in range(width):
             out[tile + j] = total[j] / (n - 2 * f)
@@ -117,7 +117,7 @@ def trim_few(rows: Float32, f: int, start: int, stop: int, out: Float32) -> None
 
 @compiled
 def split_keys(bits: Bits, start: int, width: int, high: Halves, low: Halves) -> None:
-    """The two halves of a tile's keys; rows beyond the last hold the largest key, which no count counts."""
+    """Split a tile's keys into halves; rows beyond the last get the largest key, which no count includes."""
     n = bits.shape[0]
     for i in range(n):
         row = bits[i, start : start + width]
@@ -134,7 +134,7 @@ def split_keys(bits: Bits, start: int, width: int, high: Halves, low: Halves) ->
 
 @compiled
 def count_below(keys: Halves, pivot: Halves, width: int, count: Halves) -> None:
-    """How many keys of each column are below its pivot."""
+    """Count the keys of each column that are below its pivot."""
     for j in range(width):
         count[j] = 0
     for i in range(0, keys.shape[0], STRIDE):
@@ -154,7 +154,7 @@ def count_below(keys: Halves, pivot: Halves, width: int, count: Halves) -> None:
 
 @compiled
 def descend(keys: Halves, width: int, rank: Halves, found: Halves) -> None:
-    """The key of this rank in each column, from its highest bit down; `rank` becomes its rank among its equals."""
+    """Find the key of this rank in each column, from the highest bit down; `rank` becomes its rank among equals."""
     pivot, count, below = np.empty_like(found), np.empty_like(found), np.zeros_like(found)
     for j in range(width):
         found[j] = LEAST
@@ -163,7 +163,7 @@ def descend(keys: Halves, width: int, rank: Halves, found: Halves) -> None:
             pivot[j] = np.int16(found[j] + (1 << bit))
         count_below(keys, pivot, width, count)
         for j in range(width):
-            # Everything is read first: a read inside a condition becomes a branch, and half of them are guessed wrong.
+            # Read everything first: a read inside a condition becomes a branch, and half of those are mispredicted.
             p, f, c, b = pivot[j], found[j], count[j], below[j]
             reached = c <= rank[j]
             found[j] = p if reached else f
@@ -174,7 +174,7 @@ def descend(keys: Halves, width: int, rank: Halves, found: Halves) -> None:
 
 @compiled
 def nth(high: Halves, low: Halves, rank: int, width: int, among: Halves, found: Bits) -> None:
-    """The bits of the value of this rank (0 the smallest) in each column; `among` is scratch of the tile's shape."""
+    """Find the bits of each column's value of this rank (0: the smallest); `among` is scratch of the tile's shape."""
     ranks = np.full(found.shape[0], np.int16(rank))
     upper, lower = np.empty_like(ranks), np.empty_like(ranks)
     descend(high, width, ranks, upper)
@@ -190,7 +190,7 @@ def nth(high: Halves, low: Halves, rank: int, width: int, among: Halves, found: 
 
 @compiled
 def add_between(rows: Float32, f: int, tile: int, width: int, least: Float32, most: Float32, out: Float32) -> None:
-    """The mean of the n - 2 f values of each column of which `least` is the smallest and `most` the largest."""
+    """Compute the mean of each column's n - 2 f values from `least`, the smallest, to `most`, the largest."""
     n = rows.shape[0]
     total, to_least, to_most = np.zeros(WIDTH, np.float64), np.zeros(WIDTH, np.int32), np.zeros(WIDTH, np.int32)
     for i in range(n):
@@ -207,7 +207,7 @@ def add_between(rows: Float32, f: int, tile: int, width: int, least: Float32, mo
 
 @compiled
 def average_with_next(rows: Float32, f: int, tile: int, width: int, least: Float32, out: Float32) -> None:
-    """The mean of the value `least` of rank f and the one of rank f + 1, in each column."""
+    """Compute the mean of each column's values of rank f, which is `least`, and rank f + 1."""
     n = rows.shape[0]
     after, to_least = np.full(WIDTH, np.float32(np.inf)), np.zeros(WIDTH, np.int32)
     for i in range(n):
@@ -224,7 +224,7 @@ def average_with_next(rows: Float32, f: int, tile: int, width: int, least: Float
 
 @compiled
 def trim_many(rows: Float32, bits: Bits, f: int, start: int, stop: int, out: Float32) -> None:
-    """The same mean as `trim_few`, at a cost that does not depend on f; `bits` is the memory of `rows`."""
+    """Compute the mean of `trim_few` at a cost that does not depend on f; `bits` is the memory of `rows`."""
     n = rows.shape[0]
     shape = (-(-n // STRIDE) * STRIDE, WIDTH)
     high, low, among = np.empty(shape, np.int16), np.empty(shape, np.int16), np.empty(shape, np.int16)
@@ -237,7 +237,7 @@ def trim_many(rows: Float32, bits: Bits, f: int, start: int, stop: int, out: Flo
         if n - 2 * f == 1:
             for j in range(width):
                 out[tile + j] = least[j]
-        elif n - 2 * f == 2:  # a median: the other middle value needs one look, no second search
+        elif n - 2 * f == 2:  # a median: the other middle value takes one pass, not a second search
             average_with_next(rows, f, tile, width, least, out)
         else:
             nth(high, low, n - f - 1, width, among, found_most)
@@ -246,7 +246,7 @@ def trim_many(rows: Float32, bits: Bits, f: int, start: int, stop: int, out: Flo
 
 @compiled
 def vote(rows: Float32, start: int, stop: int, total: Doubles, votes: Votes) -> None:
-    """Add each column's values to `total`, and to `votes` how many are positive less how many are negative."""
+    """Add each column's values to `total`, and its positive minus its negative count to `votes`."""
     for tile in range(start, stop, WIDTH):
         end = min(tile + WIDTH, stop)
         sums, counts = total[tile:end], votes[tile:end]

@@ -1,4 +1,4 @@
-"""Order statistics of each coordinate over all rows: trimmed mean, median, and the vote of signs.
+"""Order statistics of each coordinate over all rows: trimmed mean, median, and sign votes.
 
 All of them read float32 rows [n, d] of finite numbers and never write to them; sums are taken in float64, over the
 survivors only. -0.0 and 0.0 are equal.
@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-FEW = 20  # extremes a side that are cheaper to keep aside than to count around
-MIN_NUMBERS = 1 << 18  # of a thread's share; below, starting it costs more than the work
-SORTED_NUMBERS = 1 << 24  # that torch sorts at a time: its indices take three times the memory
+FEW = 20  # extremes per side up to which keeping them aside is cheaper than counting
+MIN_NUMBERS = 1 << 18  # per thread; below, starting it costs more than the work
+SORTED_NUMBERS = 1 << 24  # per call of torch's sort, whose indices take three times the memory
 
 
 def trimmed_mean(rows: Tensor, f: int) -> Tensor:
-    """The mean of each column without its f smallest and f largest values, float32 [d]; 0 <= 2 f < n.
+    """Return the mean of each column without its f smallest and f largest values, float32 [d]; 0 <= 2 f < n.
 
     >>> trimmed_mean(torch.tensor([[1.0], [2.0], [4.0], [1e30]]), 1)
     tensor([3.])
@@ -38,7 +38,7 @@ def trimmed_mean(rows: Tensor, f: int) -> Tensor:
 
 
 def median(rows: Tensor) -> Tensor:
-    """The median of each column, float32 [d]; for even n the mean of the middle two. n >= 1.
+    """Return the median of each column, float32 [d]; for even n the mean of the middle two. n >= 1.
 
     >>> median(torch.tensor([[1.0], [2.0], [4.0], [1e30]]))
     tensor([3.])
@@ -47,7 +47,7 @@ def median(rows: Tensor) -> Tensor:
 
 
 def sign_votes(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Of each column: its sum, float64 [d], and how many values are positive less how many are negative, int32 [d].
+    """Return each column's sum, float64 [d], and its positive minus its negative count, int32 [d].
 
     >>> sign_votes(torch.tensor([[1.0, 0.0], [2.0, -1.0], [-5.0, -1.0]]))
     (tensor([-2., -2.], dtype=torch.float64), tensor([ 1, -2], dtype=torch.int32))
@@ -63,19 +63,19 @@ def sign_votes(rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def trimmed_mean_torch(rows: Tensor, f: int) -> Tensor:
-    """The same mean in plain torch operations, for every device."""
+    """Compute `trimmed_mean` in plain torch operations, for every device."""
     few = max(1, SORTED_NUMBERS // max(1, len(rows)))
     middles = [part.sort(dim=0).values[f : len(rows) - f] for part in torch.split(rows, few, dim=1)]
     return torch.cat([part.mean(dim=0, dtype=torch.float64) for part in middles]).to(torch.float32)
 
 
 def sign_votes_torch(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """The same sums and votes in plain torch operations, for every device."""
+    """Compute `sign_votes` in plain torch operations, for every device."""
     return rows.sum(0, dtype=torch.float64), rows.sign().sum(0, dtype=torch.float64).to(torch.int32)
 
 
 def rehearse() -> None:
-    """One call of each kernel on columns."""
+    """Call each kernel on columns once."""
     for f, n in ((1, 3), (FEW + 1, 2 * FEW + 3)):
         trimmed_mean(torch.ones(n, 1), f)
     sign_votes(torch.ones(1, 1))

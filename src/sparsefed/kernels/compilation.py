@@ -1,4 +1,4 @@
-"""Compilation ahead of time: kernels are made ready before the first round, with a word, and never inside one."""
+"""Ahead-of-time compilation: kernels are compiled before the first round, with a log message, never inside one."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from importlib import import_module
 
 logger = logging.getLogger(__name__)
 
-SILENCE = 3.0  # seconds: kernels from the cache are loaded faster, and need no word
+SILENCE = 3.0  # seconds: loading kernels from the cache is faster and needs no message
 
 
 @functools.cache
 def warm_up(rehearsal: Callable[[], object]) -> float:
-    """Call what calls kernels, so that they are compiled or loaded from the cache; the seconds it took, once."""
-    import_module("numba")  # a moment of its own, which is no compilation
+    """Call a rehearsal once, so that its kernels are compiled or loaded from the cache; return the seconds it took."""
+    import_module("numba")  # takes time too, but is not compilation
     word = threading.Timer(SILENCE, _say_so, [rehearsal.__module__])
     word.daemon = True
     begin = time.perf_counter()

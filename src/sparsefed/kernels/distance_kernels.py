@@ -1,13 +1,13 @@
-"""The CPU kernels for all pairs of rows: squared distances, inner products, and lists of the nearest.
+"""CPU kernels for all pairs of rows: squared distances, inner products, and lists of nearest neighbours.
 
-Differences are taken first and squared then, so nothing cancels: rows close together far from the origin, or beside an
-attacker of norm 1e6, lose nothing. It costs no more than a matrix product, since only half of the pairs is visited and
-a subtraction and a multiply-add run side by side.
+Differences are taken before squaring, so nothing cancels: rows close together far from the origin, or next to an
+attacker of norm 1e6, lose nothing. It costs no more than a matrix product, since only half of the pairs are visited and
+a subtraction and a multiply-add run in parallel.
 
-Rows are copied, `TILE` coordinates of all of them at a time, into a tile that stays in the cache, and there compared
-four with four, so that each number that is loaded serves four pairs. Within a tile sums have the type of the tile;
-across tiles they are float64. Every pair goes through the same operations in the same order, wherever its rows stand:
-permuting the rows permutes the results, bit by bit.
+Rows are copied, `TILE` coordinates of all of them at a time, into a tile that stays in the cache, and compared there
+four by four, so that each loaded number serves four pairs. Within a tile sums have the type of the tile;
+across tiles they are float64. Every pair goes through the same operations in the same order, wherever its rows are:
+permuting the rows permutes the results, bit for bit.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ Flags = npt.NDArray[np.bool_]
 Sweep = Callable[[Float32, int, int, Counts, Tile, Doubles], None]
 G = TypeVar("G", bound=Callable[..., object])
 
-TILE = 512  # at most 128 additions one after the other in each lane of a vector register of 4: see `squared_distances`
-NEAR = 64  # rows that wait in the second-level cache for all others to come by
-MIN_TILES = 8  # of a thread's share
+TILE = 512  # at most 128 sequential additions in each lane of a vector register of 4: see `squared_distances`
+NEAR = 64  # rows held in the second-level cache while all others pass
+MIN_TILES = 8  # per thread
 
-_inlined = cast(Callable[[G], G], compiled_fast)  # for what returns a value
+_inlined = cast(Callable[[G], G], compiled_fast)  # for kernels that return a value
 
 
 @_inlined
@@ -84,7 +84,7 @@ def block_products(a: Tile, b: Tile, sums: Doubles) -> None:
 
 @compiled
 def load(rows: Float32, start: int, stop: int, tile: Tile) -> None:
-    """Columns start..stop of the rows into the tile, zeros behind them."""
+    """Copy columns start..stop of the rows into the tile, and fill the rest with zeros."""
     for i in range(rows.shape[0]):
         source, target = rows[i, start:stop], tile[i]
         for k in range(source.shape[0]):
@@ -95,7 +95,7 @@ def load(rows: Float32, start: int, stop: int, tile: Tile) -> None:
 
 @compiled
 def sweep_squares(rows: Float32, start: int, stop: int, corners: Counts, tile: Tile, sums: Doubles) -> None:
-    """Columns start..stop of all |row_i - row_j|^2, added to sums [m, m], the blocks at `corners` alone."""
+    """Add columns start..stop of all |row_i - row_j|^2 to sums [m, m], for the blocks at `corners` only."""
     for column in range(start, stop, TILE):
         load(rows, column, min(column + TILE, stop), tile)
         for c in range(corners.shape[0]):
@@ -105,7 +105,7 @@ def sweep_squares(rows: Float32, start: int, stop: int, corners: Counts, tile: T
 
 @compiled
 def sweep_products(rows: Float32, start: int, stop: int, corners: Counts, tile: Tile, sums: Doubles) -> None:
-    """The same of all <row_i, row_j>."""
+    """Add columns start..stop of all <row_i, row_j> to sums [m, m], for the blocks at `corners` only."""
     for column in range(start, stop, TILE):
         load(rows, column, min(column + TILE, stop), tile)
         for c in range(corners.shape[0]):
@@ -114,7 +114,7 @@ def sweep_products(rows: Float32, start: int, stop: int, corners: Counts, tile: 
 
 
 def all_pairs(sweep: Sweep, rows: Float32, kind: type[np.floating[Any]]) -> Doubles:
-    """The symmetric [n, n] matrix that a sweep over contiguous rows [n, d] fills, in tiles of this float."""
+    """Return the symmetric [n, n] matrix that a sweep over contiguous rows [n, d] fills, in tiles of type `kind`."""
     n, d = rows.shape
     m = -(-n // 4) * 4
     corners, chunks = _corners(m), _chunks(d)
@@ -126,7 +126,7 @@ def all_pairs(sweep: Sweep, rows: Float32, kind: type[np.floating[Any]]) -> Doub
 
 
 def _corners(m: int) -> Counts:
-    """Where the 4 x 4 blocks on and above the diagonal start, in an order that reuses rows while they are near."""
+    """Return the origins of the 4 x 4 blocks on and above the diagonal, in an order that reuses cached rows."""
     corners = [
         (i, j)
         for near in range(0, m, NEAR)
@@ -137,7 +137,7 @@ def _corners(m: int) -> Counts:
 
 
 def _chunks(d: int) -> list[Span]:
-    """[0, d) in whole tiles, one chunk a thread that torch may use."""
+    """Cut [0, d) into chunks of whole tiles, one per thread that torch may use."""
     tiles = -(-d // TILE)
     threads = max(1, min(torch.get_num_threads(), tiles // MIN_TILES))
     return list(pairwise(min(tiles * c // threads * TILE, d) for c in range(threads + 1)))
@@ -145,8 +145,10 @@ def _chunks(d: int) -> list[Span]:
 
 @compiled
 def strike(gone: int, alive: Flags, size: int, order: Index, ordered: Doubles) -> None:
-    """Take one row out of the lists of all that are alive: `order` [n, size], who the others are, the nearest first,
-    and `ordered` [n, size], how far. What is behind it moves up."""
+    """Remove one row from the neighbour lists of all rows that are alive, closing the gap.
+
+    `order` [n, size] holds the other rows, nearest first, and `ordered` [n, size] their distances.
+    """
     for i in range(order.shape[0]):
         if alive[i]:
             k = 0

@@ -1,21 +1,21 @@
-"""Squared distances and inner products of all pairs of rows [n, d], right whatever their norms and offsets."""
+"""Squared distances and inner products of all pairs of rows [n, d], accurate whatever their norms and offsets."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-COLUMNS = 1 << 14  # that plain torch sees at a time: n of them in float64
-SMALL = 1 << 22  # numbers in all pairs of rows; below, float64 costs nothing that anyone would notice
-UNDERFLOW = 2.0**-106  # a square of float32 loses at most 2^-126: nothing beside a millionth of this
+COLUMNS = 1 << 14  # per step in plain torch: n of them in float64
+SMALL = 1 << 22  # numbers in all pairs of rows; below, the cost of float64 is negligible
+UNDERFLOW = 2.0**-106  # a float32 square loses at most 2^-126, less than a millionth of this
 
 
 def squared_distances(rows: Tensor) -> Tensor:
-    """|row_i - row_j|^2 of finite float32 rows in float64 [n, n]: symmetric, 0 on the diagonal and for equal rows.
+    """Return |row_i - row_j|^2 of finite float32 rows, float64 [n, n]: symmetric, exactly 0 for equal rows.
 
     The relative error is below 1e-5 of each entry, whatever the rows (and typically 1e-8): a difference and its square
-    are off by 3 * 2^-24, and 128 additions of a tile by 128 * 2^-24 at most. Where squares leave float32, above or
-    below, and where the work is small, all is float64 and the error about 1e-15.
+    are off by 3 * 2^-24, and 128 additions of a tile by 128 * 2^-24 at most. Where squares over- or underflow float32,
+    and where the work is small, everything is float64 and the error about 1e-15.
 
     >>> squared_distances(torch.tensor([[0.0, 0.0], [3.0, 4.0]]))
     tensor([[ 0., 25.],
@@ -36,7 +36,7 @@ def squared_distances(rows: Tensor) -> Tensor:
 
 
 def squared_distances_torch(rows: Tensor) -> Tensor:
-    """The same in plain torch operations, float64 throughout, for every device."""
+    """Compute `squared_distances` in plain torch operations, float64 throughout, for every device."""
     total = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
     for part in torch.split(rows.detach(), COLUMNS, dim=1):
         wide = part.double()
@@ -45,7 +45,7 @@ def squared_distances_torch(rows: Tensor) -> Tensor:
 
 
 def gram(rows: Tensor) -> Tensor:
-    """<row_i, row_j> of float32 rows in float64 [n, n], products and sums in float64.
+    """Return <row_i, row_j> of float32 rows, float64 [n, n], with products and sums in float64.
 
     >>> gram(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
     tensor([[ 5., 11.],
@@ -61,7 +61,7 @@ def gram(rows: Tensor) -> Tensor:
 
 
 def gram_torch(rows: Tensor) -> Tensor:
-    """The same in plain torch operations, for every device."""
+    """Compute `gram` in plain torch operations, for every device."""
     total = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
     for part in torch.split(rows.detach(), COLUMNS, dim=1):
         wide = part.double()
@@ -70,7 +70,7 @@ def gram_torch(rows: Tensor) -> Tensor:
 
 
 def _trustworthy(squares: Tensor, rows: Tensor) -> bool:
-    """Whether no sum of float32 squares overflowed, and only rows that are equal are next to nothing apart."""
+    """Return whether no sum of float32 squares overflowed, and only equal rows have a distance of almost 0."""
     if not bool(squares.isfinite().all()):
         return False
     first = (squares <= rows.shape[1] * UNDERFLOW).to(torch.int8).argmax(1).tolist()  # at most i: the diagonal is 0
@@ -78,7 +78,7 @@ def _trustworthy(squares: Tensor, rows: Tensor) -> bool:
 
 
 def rehearse() -> None:
-    """One call of each kernel for pairs of rows."""
+    """Call each kernel for pairs of rows once."""
     import numpy as np
 
     from sparsefed.kernels.distance_kernels import all_pairs, strike, sweep_squares

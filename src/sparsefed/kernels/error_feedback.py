@@ -11,7 +11,7 @@ from sparsefed.kernels.topk import check_k, topk_indices_torch
 
 
 class Accumulated(NamedTuple):
-    """What a round adds up to: fresh tensors, nothing masked yet."""
+    """The server's vectors after adding a round's update: fresh tensors, before masking."""
 
     momentum: Tensor  # float32 [d], rho R + u
     memory: Tensor  # float32 [d], W + (the momentum, or u)
@@ -22,7 +22,10 @@ class Accumulated(NamedTuple):
 def accumulate_topk(
     update: Tensor, momentum: Tensor, memory: Tensor, k: int, rho: float, through_momentum: bool
 ) -> Accumulated:
-    """R = rho R + u; W = W + R, or W + u if not `through_momentum`; the k largest |W|, ties by lowest index."""
+    """Add an update to momentum and memory, and find the top k of the memory.
+
+    R = rho R + u; W = W + R, or W + u if not `through_momentum`; the k largest |W|, ties by lowest index.
+    """
     check_k(k, update.numel())
     if update.device.type != "cpu":
         return accumulate_topk_torch(update, momentum, memory, k, rho, through_momentum)
@@ -36,8 +39,8 @@ def accumulate_topk(
 def accumulate_topk_torch(
     update: Tensor, momentum: Tensor, memory: Tensor, k: int, rho: float, through_momentum: bool
 ) -> Accumulated:
-    """The same vectors, bit for bit, in plain torch operations, for every device; the mass to a part in 10^12."""
-    # Two operations, not add(alpha=rho): that one may round once instead of twice.
+    """Compute `accumulate_topk` in plain torch operations: bit for bit, the mass to a part in 10^12."""
+    # Two operations rather than add(alpha=rho), which may round once instead of twice.
     new_momentum = momentum * rho + update
     new_memory = memory + (new_momentum if through_momentum else update)
     lengths = [torch.linalg.vector_norm(new_memory, order, dtype=torch.float64) for order in (1, 2)]

@@ -1,4 +1,4 @@
-"""Numbers of many rows at once: norms, moments and weighted sums of rows, each row read once."""
+"""Norms, moments and weighted sums of many rows at once; each row is read once."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-NORM_NUMBERS = 1 << 20  # numbers that torch squares in float64 at a time
-MIN_NUMBERS = 1 << 23  # of a thread's share; below, one thread is faster
+NORM_NUMBERS = 1 << 20  # numbers per step that torch squares in float64
+MIN_NUMBERS = 1 << 23  # per thread; below, one thread is faster
 
 
 def row_norms(rows: Tensor) -> Tensor:
-    """||row||_2 of float32 rows [m, d], squared and summed in float64 [m]; not finite where the row is not."""
+    """Return ||row||_2 of float32 rows [m, d], summed in float64 [m]; not finite where the row is not."""
     if rows.device.type != "cpu" or rows.dtype != torch.float32 or not rows.is_contiguous():
         # A few rows at a time: a float64 copy of all would triple their memory.
         few = max(1, NORM_NUMBERS // max(1, rows.shape[1]))
@@ -29,7 +29,7 @@ def row_norms(rows: Tensor) -> Tensor:
 
 
 def row_moments(rows: Tensor, theta: Tensor) -> tuple[Tensor, Tensor]:
-    """|row|^2 and <row, theta> of each row [m, K], float64 [m]."""
+    """Return |row|^2 and <row, theta> of each row [m, K], float64 [m]."""
     if rows.device.type != "cpu":
         wide = rows.double()
         return wide.square().sum(1), wide @ theta.double()
@@ -44,7 +44,7 @@ def row_moments(rows: Tensor, theta: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def weighted_sum(rows: Tensor, weights: Tensor) -> Tensor:
-    """sum_i weights[i] rows[i] in float32 [K]; a weight of 0 leaves its row out, whatever it holds."""
+    """Return sum_i weights[i] rows[i] in float32 [K]; a weight of 0 skips its row, whatever it holds."""
     if rows.device.type != "cpu":
         taken = weights != 0
         return weights[taken].float() @ rows[taken].float()
@@ -61,7 +61,7 @@ def weighted_sum(rows: Tensor, weights: Tensor) -> Tensor:
 
 
 def _threads(rows: Tensor) -> int:
-    """Few: right after a parallel torch operation its idle workers still hold the other cores for a while."""
+    """Return a small thread count: torch's idle workers hold the other cores for a while after parallel work."""
     return max(1, min(torch.get_num_threads(), rows.numel() // MIN_NUMBERS))
 
 
@@ -78,7 +78,7 @@ def _as_array(rows: Tensor) -> tuple[npt.NDArray[Any], bool]:
 
 
 def rehearse() -> None:
-    """One call of each kernel on rows."""
+    """Call each kernel on rows once."""
     for dtype in (torch.float32, torch.bfloat16):
         rows = torch.ones(2, 2, dtype=dtype)
         row_norms(rows)

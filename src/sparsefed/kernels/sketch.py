@@ -1,5 +1,6 @@
-"""The count sketch: a vector of d numbers in a table of r rows and c columns (Charikar, Chen, Farach-Colton 2002,
-Finding Frequent Items in Data Streams, section 3).
+"""The count sketch: a vector of d numbers in a table of r rows and c columns.
+
+Charikar, Chen, Farach-Colton 2002, Finding Frequent Items in Data Streams, section 3:
 
     S(x)[j, b]  =  sum of s_j(i) x_i over the coordinates i with h_j(i) = b
     U(S)_i      =  median over the rows j of s_j(i) S[j, h_j(i)]
@@ -37,7 +38,7 @@ from sparsefed.kernels.topk import check_k, topk_indices_torch
 
 LOW = 1024  # the low alphabet: coordinates that share their high character
 MOST_COLUMNS = 1 << 24  # more, and 31 bits would fill them unevenly
-AT_ONCE = 1 << 20  # coordinates whose hashes the torch path holds at a time
+AT_ONCE = 1 << 20  # coordinates per step whose hashes the torch path holds
 
 Tables = npt.NDArray[np.uint32]
 
@@ -62,14 +63,14 @@ class Hashes:
 
 
 class Sparse(NamedTuple):
-    """A vector by its coordinates that are not 0."""
+    """A vector given by its nonzero coordinates."""
 
     indices: Tensor  # int64 [k], ascending
     values: Tensor  # float32 [k]
 
 
 def draw_hashes(seed: int, d: int, rows: int, columns: int) -> Hashes:
-    """The hashes that belong to a seed: the same in every round and on every device, so that sketches add up."""
+    """Return the hashes of a seed: equal in every round and on every device, so that sketches add up."""
     check_size(rows, columns)
     generator, tiles = rng(seed, "sketch"), -(-d // LOW)
     high, low, both = (
@@ -79,7 +80,7 @@ def draw_hashes(seed: int, d: int, rows: int, columns: int) -> Hashes:
 
 
 def check_size(rows: int, columns: int) -> None:
-    """Refuse a table that is no sketch."""
+    """Refuse a table size that no sketch can have."""
     if rows < 1 or rows % 2 == 0:
         raise ConfigError(f"rows is {rows}, but an estimate is the median over the rows: choose an odd number, say 5")
     if not 1 <= columns <= MOST_COLUMNS:
@@ -87,20 +88,20 @@ def check_size(rows: int, columns: int) -> None:
 
 
 def cells(hashes: Hashes, row: int, indices: Tensor) -> tuple[Tensor, Tensor]:
-    """Where these coordinates (int64 [m]) lie in a row: columns int64 [m], signs float32 [m], in torch operations."""
+    """Return the columns int64 [m] and signs float32 [m] of these coordinates (int64 [m]) in a row, by torch."""
     value = hash_values(hashes, row, indices)
     return ((value >> 1) * hashes.columns) >> 31, 1 - 2 * (value & 1).to(torch.float32)
 
 
 def hash_values(hashes: Hashes, row: int, indices: Tensor) -> Tensor:
-    """H_row(i) of these coordinates, 32 bits in int64 [m]."""
+    """Return H_row(i) of these coordinates, 32 bits in int64 [m]."""
     high, low, both = (torch.from_numpy(table[row].astype(np.int64)).to(indices.device) for table in hashes.tables)
     a, b = indices // LOW, indices % LOW
     return high[a] ^ low[b] ^ both[a + b]
 
 
 def sketch(hashes: Hashes, x: Tensor) -> Tensor:
-    """S(x), float32 [r, c], of a float32 vector [d]; each row adds the coordinates in ascending order."""
+    """Return S(x), float32 [r, c], of a float32 vector [d]; each row adds the coordinates in ascending order."""
     _check_d(hashes, x.numel())
     if x.device.type != "cpu":
         return sketch_torch(hashes, x)
@@ -111,7 +112,7 @@ def sketch(hashes: Hashes, x: Tensor) -> Tensor:
 
 
 def sketch_torch(hashes: Hashes, x: Tensor) -> Tensor:
-    """The same in plain torch operations; bit for bit where `index_add_` keeps to the order, as it does on CPU."""
+    """Compute `sketch` in plain torch operations; bit for bit if `index_add_` keeps the order, as on CPU."""
     table = x.new_zeros(hashes.rows, hashes.columns)
     for indices in _all_coordinates(hashes, x.device):
         _add(hashes, indices, x[indices], table)
@@ -119,14 +120,14 @@ def sketch_torch(hashes: Hashes, x: Tensor) -> Tensor:
 
 
 def sketch_sparse(hashes: Hashes, x: Sparse) -> Tensor:
-    """S(x) of a vector that is 0 but for a few coordinates: no work that grows with d."""
+    """Return S(x) of a sparse vector, with no work that grows with d."""
     table = x.values.new_zeros(hashes.rows, hashes.columns)
     _add(hashes, x.indices, x.values, table)
     return table
 
 
 def touched(hashes: Hashes, indices: Tensor) -> Tensor:
-    """The cells that these coordinates share in, bool [r, c]."""
+    """Return a mask of the cells that these coordinates contribute to, bool [r, c]."""
     mask = torch.zeros(hashes.rows, hashes.columns, dtype=torch.bool, device=indices.device)
     for j in range(hashes.rows):
         mask[j, cells(hashes, j, indices)[0]] = True
@@ -134,7 +135,7 @@ def touched(hashes: Hashes, indices: Tensor) -> Tensor:
 
 
 def estimates(hashes: Hashes, table: Tensor) -> Tensor:
-    """U(table), float32 [d]: the median over the rows, for every coordinate."""
+    """Return U(table), float32 [d]: the median over the rows, for every coordinate."""
     if table.device.type != "cpu":
         return estimates_torch(hashes, table)
     from sparsefed.kernels import sketch_kernels
@@ -144,12 +145,12 @@ def estimates(hashes: Hashes, table: Tensor) -> Tensor:
 
 
 def estimates_torch(hashes: Hashes, table: Tensor) -> Tensor:
-    """The same numbers, bit for bit, in plain torch operations, for every device."""
+    """Compute `estimates`, bit for bit, in plain torch operations, for every device."""
     return torch.cat([_estimates_of(hashes, table, indices) for indices in _all_coordinates(hashes, table.device)])
 
 
 def heavy_hitters(hashes: Hashes, table: Tensor, k: int) -> Sparse:
-    """The k coordinates of largest |estimate|, ties by lowest index, with their estimates."""
+    """Return the k coordinates of largest |estimate|, ties by lowest index, with their estimates."""
     check_k(k, hashes.d)
     if table.device.type != "cpu":
         return heavy_hitters_torch(hashes, table, k)
@@ -161,17 +162,17 @@ def heavy_hitters(hashes: Hashes, table: Tensor, k: int) -> Sparse:
 
 
 def heavy_hitters_torch(hashes: Hashes, table: Tensor, k: int) -> Sparse:
-    """The same choice in plain torch operations, for every device."""
+    """Compute `heavy_hitters` in plain torch operations, for every device."""
     all_of_them = estimates_torch(hashes, table)
     indices = topk_indices_torch(all_of_them, k)
     return Sparse(indices, all_of_them[indices])
 
 
 def rehearse() -> None:
-    """One call of each kernel for sketches."""
+    """Call each kernel for sketches once."""
     from sparsefed.kernels import sketch_kernels
 
-    hashes = draw_hashes(0, sketch_kernels.FILTER_FROM, 1, 2)  # as many as the filter takes
+    hashes = draw_hashes(0, sketch_kernels.FILTER_FROM, 1, 2)  # enough for the filter to be used
     table = sketch(hashes, torch.ones(hashes.d))
     heavy_hitters(hashes, table, 1)
     estimates(hashes, table)

@@ -1,7 +1,7 @@
-"""The CPU kernels of the count sketch: numba, a tile of coordinates at a time, hashes made on the fly.
+"""CPU kernels of the count sketch: numba, one tile of coordinates at a time, with hashes computed on the fly.
 
-A tile is the coordinates that share their high character, so that its hashes are one number and two runs of a table,
-read in order: vector instructions all through, and only the cells of the sketch are reached at random.
+A tile holds the coordinates that share their high character, so that its hashes are one number and two runs of a table,
+read in order: vector instructions throughout, and only the cells of the sketch are accessed at random.
 
 A row of a sketch belongs to one thread, which adds the coordinates in ascending order; estimates are coordinate by
 coordinate. So no result depends on the number of threads.
@@ -19,10 +19,10 @@ from sparsefed.kernels.sketch import LOW
 from sparsefed.kernels.vector_kernels import MAGNITUDE, Bits, Counts, Float32, Index, Span, compiled
 
 COLUMN_BITS = np.uint64(31)
-FILTER_FROM = 1 << 18  # coordinates; below, all estimates are made soon enough
-FILTER_SHARE = 8  # of d: more than every 8th coordinate is not few
-FILTER_ROWS = 15  # what half a byte can count
-SAMPLE = 13  # prime, so that it does not beat with the shapes of layers
+FILTER_FROM = 1 << 18  # coordinates; below, computing all estimates is fast enough
+FILTER_SHARE = 8  # the filter pays for k up to d / 8
+FILTER_ROWS = 15  # the largest count in half a byte
+SAMPLE = 13  # prime, so that it does not resonate with the shapes of layers
 
 Bytes = npt.NDArray[np.uint8]
 Tables = tuple[Bits, Bits, Bits]  # high, low, both
@@ -30,7 +30,7 @@ Tables = tuple[Bits, Bits, Bits]  # high, low, both
 
 @compiled
 def hash_tile(high: np.uint32, low: Bits, both: Bits, columns: np.uint64, cells: Bits, signs: Bits) -> None:
-    """Column and sign (as the sign bit of a float32) of each coordinate of a tile."""
+    """Compute the column and sign (as the sign bit of a float32) of each coordinate of a tile."""
     for q in range(cells.shape[0]):
         h = high ^ low[q] ^ both[q]
         cells[q] = ((np.uint64(h) >> np.uint64(1)) * columns) >> COLUMN_BITS
@@ -41,7 +41,7 @@ def hash_tile(high: np.uint32, low: Bits, both: Bits, columns: np.uint64, cells:
 def add_rows(
     bits: Bits, high: Bits, low: Bits, both: Bits, columns: np.uint64, start: int, stop: int, table: Float32
 ) -> None:
-    """Rows start..stop of the sketch [r, c] of the vector with these bits."""
+    """Compute rows start..stop of the sketch [r, c] of the vector with these bits."""
     cells, signed = np.empty(LOW, np.uint32), np.empty(LOW, np.uint32)
     values = signed.view(np.float32)
     for j in range(start, stop):
@@ -58,7 +58,7 @@ def add_rows(
 
 @compiled
 def exchange(x: Float32, y: Float32) -> None:
-    """The smaller of each pair to x, the larger to y."""
+    """Move the smaller of each pair to x and the larger to y."""
     for q in range(x.shape[0]):
         u, v = x[q], y[q]
         x[q] = min(u, v)
@@ -67,21 +67,21 @@ def exchange(x: Float32, y: Float32) -> None:
 
 @compiled
 def median_rows(values: Float32, n: int, out: Float32) -> None:
-    """The median of each of the first n columns of an odd number of rows, which are written to."""
+    """Compute the median of the first n columns of an odd number of rows, overwriting `values`."""
     rows = values.shape[0]
-    for sunk in range(rows // 2 + 1):  # each sweep sinks the largest that is left: the last one, the median
+    for sunk in range(rows // 2 + 1):  # each sweep sinks the largest value left: the last one, the median
         for j in range(rows - 1 - sunk):
             exchange(values[j, :n], values[j + 1, :n])
     median = values[rows // 2]
     for q in range(n):
-        out[q] = median[q] + np.float32(0)  # -0.0 becomes 0.0: which zero is the median is left to no network
+        out[q] = median[q] + np.float32(0)  # -0.0 becomes 0.0: the result must not depend on the sorting network
 
 
 @compiled
 def estimate(
     table: Bits, high: Bits, low: Bits, both: Bits, columns: np.uint64, tiles: Span, step: int, d: int, out: Float32
 ) -> None:
-    """The medians over r rows, for every step-th of these tiles; those of tile t go to place t / step of `out`."""
+    """Compute the medians over r rows for every step-th of these tiles; tile t goes to place t / step of `out`."""
     rows = table.shape[0]
     cells, signs = np.empty(LOW, np.uint32), np.empty(LOW, np.uint32)
     bits = np.empty((rows, LOW), np.uint32)
@@ -98,7 +98,7 @@ def estimate(
 
 @compiled
 def classify(table: Bits, least: np.uint32, marks: Bytes) -> None:
-    """1 for a cell of at least `least` (the bits of a positive number), 16 for one of at most its negative, else 0."""
+    """Mark cells: 1 if at least `least` (bits of a positive number), 16 if at most its negative, else 0."""
     for j in range(table.shape[0]):
         row, marked = table[j], marks[j]
         for b in range(row.shape[0]):
@@ -110,9 +110,9 @@ def classify(table: Bits, least: np.uint32, marks: Bytes) -> None:
 def collect(
     marks: Bytes, high: Bits, low: Bits, both: Bits, columns: np.uint64, tiles: Span, d: int, out: Index, found: Counts
 ) -> None:
-    """The coordinates of these tiles whose median is at least the classifying number in size, ascending, and how many.
+    """Collect, ascending, the coordinates of these tiles whose |median| reaches the threshold, and count them.
 
-    That is so where more than half of the rows are, with one sign. The two counts of a coordinate are the two halves
+    It does if more than half of the rows do, with one sign. The two counts of a coordinate are the two halves
     of a byte; a sign of -1 swaps the halves of a mark.
     """
     rows, at, half = marks.shape[0], 0, np.uint32(marks.shape[0] // 2)
@@ -126,7 +126,7 @@ def collect(
             marked = marks[j]
             for q in range(n):
                 got[q] = marked[cells[q]]
-            for q in range(n):  # apart from the look-up, so that it uses vector instructions
+            for q in range(n):  # separate from the look-up, so that it uses vector instructions
                 counts[q] += ((got[q] | got[q] << np.uint32(8)) >> (signs[q] >> np.uint32(29))) & np.uint32(0x11)
         for q in range(n):
             counts[q] = np.uint32((counts[q] & np.uint32(15)) > half) | np.uint32((counts[q] >> np.uint32(4)) > half)
@@ -140,7 +140,7 @@ def collect(
 def estimate_some(
     table: Bits, high: Bits, low: Bits, both: Bits, columns: np.uint64, indices: Index, out: Float32
 ) -> None:
-    """The medians for these coordinates."""
+    """Compute the medians for these coordinates."""
     rows = table.shape[0]
     one, other = np.empty(LOW, np.uint32), np.empty(LOW, np.uint32)
     cells, signs = np.empty(LOW, np.uint32), np.empty(LOW, np.uint32)
@@ -160,19 +160,19 @@ def estimate_some(
 
 
 def row_spans(rows: int, d: int) -> list[Span]:
-    """The rows of a sketch, shared out among as many threads as d coordinates are worth."""
+    """Return the rows of a sketch, divided among as many threads as d coordinates are worth."""
     threads = min(rows, len(kernels.spans(rows * d)))
     return list(pairwise(rows * c // threads for c in range(threads + 1)))
 
 
 def tile_spans(d: int) -> list[Span]:
-    """All tiles of d coordinates in chunks, one a thread that torch may use."""
+    """Return all tiles of d coordinates in chunks, one per thread that torch may use."""
     inner = [b // LOW for _, b in kernels.spans(d)[:-1]]
     return list(pairwise([0, *inner, -(-d // LOW)]))
 
 
 def sketch(x: Float32, tables: Tables, columns: int) -> Float32:
-    """The table [r, c] of a contiguous vector."""
+    """Return the table [r, c] of a contiguous vector."""
     rows, c, bits = len(tables[0]), np.uint64(columns), x.view(np.uint32)
     table = np.zeros((rows, columns), np.float32)
     kernels.over_chunks(lambda _, a, b: add_rows(bits, *tables, c, a, b, table), row_spans(rows, len(x)))
@@ -180,18 +180,18 @@ def sketch(x: Float32, tables: Tables, columns: int) -> Float32:
 
 
 def estimates(table: Float32, tables: Tables, d: int) -> Float32:
-    """The estimate of every coordinate [d]."""
+    """Return the estimate of every coordinate [d]."""
     out, c, bits = np.empty(d, np.float32), np.uint64(table.shape[1]), table.view(np.uint32)
     kernels.over_chunks(lambda _, a, b: estimate(bits, *tables, c, (a, b), 1, d, out), tile_spans(d))
     return out
 
 
 def heavy_hitters(table: Float32, tables: Tables, d: int, k: int) -> tuple[Index, Float32]:
-    """The k coordinates of largest |estimate|, ascending, and their estimates.
+    """Return the k coordinates of largest |estimate|, ascending, and their estimates.
 
-    Where k is small beside d, a sample of the tiles tells how large the k-th estimate may be; those that are as large
-    are found in a map of the table with a byte a cell, which stays in the cache. If the sample told wrong, all
-    estimates are made: the answer is the same.
+    If k is small compared with d, a sample of the tiles bounds the k-th largest estimate from below; candidates are
+    found in a map of the table with one byte per cell, which stays in the cache. If the bound was too high, all
+    estimates are computed: the result is the same.
     """
     if d >= FILTER_FROM and k <= d // FILTER_SHARE and len(table) <= FILTER_ROWS:
         least = likely_least(table, tables, d, k)
@@ -207,8 +207,8 @@ def heavy_hitters(table: Float32, tables: Tables, d: int, k: int) -> tuple[Index
 
 
 def likely_least(table: Float32, tables: Tables, d: int, k: int) -> np.uint32:
-    """The bits of a size that, by every SAMPLE-th tile, probably more than k estimates have."""
-    tiles = d // LOW  # whole ones
+    """Return the bits of a magnitude that, judging by every SAMPLE-th tile, more than k estimates reach."""
+    tiles = d // LOW  # complete tiles
     out = np.empty(-(-tiles // SAMPLE) * LOW, np.float32)
     estimate(table.view(np.uint32), *tables, np.uint64(table.shape[1]), (0, tiles), SAMPLE, d, out)
     expected = k * len(out) / d
@@ -220,10 +220,10 @@ def likely_least(table: Float32, tables: Tables, d: int, k: int) -> np.uint32:
 
 
 def at_least(table: Float32, tables: Tables, d: int, least: np.uint32) -> Index:
-    """The coordinates whose estimate is at least that large, ascending; 0 < least."""
+    """Return, ascending, the coordinates whose |estimate| is at least `least` (bits of a positive number)."""
     chunks, c = tile_spans(d), np.uint64(table.shape[1])
     marks, found = np.empty(table.shape, np.uint8), np.zeros((len(chunks), 1), np.int64)
-    parts = [np.empty((b - a) * LOW, np.int64) for a, b in chunks]  # a page that is not written takes no memory
+    parts = [np.empty((b - a) * LOW, np.int64) for a, b in chunks]  # unwritten pages take no memory
     classify(table.view(np.uint32), least, marks)
     kernels.over_chunks(lambda i, a, b: collect(marks, *tables, c, (a, b), d, parts[i], found[i]), chunks)
     return np.concatenate([part[: count[0]] for part, count in zip(parts, found, strict=True)])

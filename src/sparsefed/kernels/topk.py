@@ -14,7 +14,7 @@ from sparsefed.core.errors import ConfigError
 
 
 def topk_indices(x: Tensor, k: int) -> Tensor:
-    """The indices (int64 [k], ascending) of the k largest |x_i| of a float32 vector.
+    """Return the indices (int64 [k], ascending) of the k largest |x_i| of a float32 vector.
 
     >>> topk_indices(torch.tensor([1.0, -3.0, 0.0, 3.0, 3.0]), 2)
     tensor([1, 3])
@@ -22,20 +22,20 @@ def topk_indices(x: Tensor, k: int) -> Tensor:
     check_k(k, x.numel())
     if x.device.type != "cpu":
         return topk_indices_torch(x, k)
-    from sparsefed.kernels import vector_kernels as kernels  # numba takes a moment to import: only who needs it pays
+    from sparsefed.kernels import vector_kernels as kernels  # imported here because numba is slow to import
 
     return torch.from_numpy(kernels.topk(x.detach().contiguous().numpy(), k))
 
 
 def topk_mask(x: Tensor, k: int) -> Tensor:
-    """The same choice as a mask: bool [d] with exactly k true."""
+    """Return a bool [d] mask of the k largest |x_i|, with exactly k true."""
     mask = torch.zeros(x.shape, dtype=torch.bool, device=x.device)
     mask[topk_indices(x, k)] = True
     return mask
 
 
 def topk_indices_torch(x: Tensor, k: int) -> Tensor:
-    """The same choice in plain torch operations, for every device."""
+    """Compute `topk_indices` in plain torch operations, for every device."""
     magnitude = x.detach().contiguous().view(torch.int32) & 0x7FFFFFFF
     threshold = torch.topk(magnitude, k, sorted=False).values.min()
     above = magnitude > threshold
@@ -44,7 +44,7 @@ def topk_indices_torch(x: Tensor, k: int) -> Tensor:
 
 
 def check_k(k: int, d: int) -> None:
-    """Refuse a k that is no number of coordinates of a vector of d."""
+    """Refuse a k that is not from 1 to d."""
     if k < 1:
         raise ConfigError(f"k is {k}, but top-k keeps at least one coordinate: choose k from 1 to {d}")
     if k > d:
@@ -52,7 +52,7 @@ def check_k(k: int, d: int) -> None:
 
 
 def rehearse() -> None:
-    """One call of each kernel for top-k."""
+    """Call each kernel for top-k once."""
     from sparsefed.kernels import vector_kernels as kernels
 
     x = torch.tensor([1.0, 1.0, 2.0, 2.0]).numpy()

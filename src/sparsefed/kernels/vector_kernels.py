@@ -1,11 +1,11 @@
-"""The CPU kernels: numba, each over one chunk [start, stop) of a flat float32 vector.
+"""CPU kernels on vectors: numba, each over one chunk [start, stop) of a flat float32 vector.
 
 Top-k works on bit patterns: with the sign bit cleared, the bits of a float32, read as an integer, are in the order of
 |x| (and NaN above infinity). Two passes of a histogram select find the k-th largest exactly: first the high 16 bits of
 every coordinate, then the low 16 bits of those that share the boundary's high bits.
 
-Nothing is compiled at import; `cache=True` keeps what is compiled for the next process. Kernels release the GIL and
-`over_chunks` gives each a thread. Not numba's own thread pool: that one aborts the process after a fork or (in its
+Nothing is compiled at import; `cache=True` keeps compiled code for the next process. Kernels release the GIL and
+`over_chunks` gives each a thread. Numba's own thread pool is not used: it aborts the process after a fork or (in its
 fallback without OpenMP) when two threads call it at once. Counts are integers, sums are taken tile by tile and chunks
 begin at tiles, the rest is coordinate by coordinate: so no result depends on the number of chunks.
 """
@@ -34,13 +34,13 @@ F = TypeVar("F", bound=Callable[..., None])
 HIGH_BINS = 1 << 15  # the high 16 bits without the sign
 LOW_BINS = 1 << 16
 MAGNITUDE = np.uint32(0x7FFFFFFF)
-GLANCE = 128  # coordinates that the collection looks at in one go
+GLANCE = 128  # coordinates that `collect` examines at once
 TILE = 2048  # coordinates that stay in the first-level cache between the arithmetic and the counting
 MIN_CHUNK = 1 << 16  # below this, starting a thread costs more than the work
 
 
 def compiled(function: F, **more: Any) -> F:
-    """Machine code on the first call, kept on disk where a folder is writable."""
+    """Compile a function to machine code on its first call, cached on disk if a folder is writable."""
     options: dict[str, Any] = {"nogil": True, "error_model": "numpy", **more}
     try:
         return cast(F, numba.njit(cache=True, **options)(function))
@@ -49,12 +49,12 @@ def compiled(function: F, **more: Any) -> F:
 
 
 def compiled_fast(function: F) -> F:
-    """The same, where sums may be taken in any order: that is what lets a sum use vector instructions."""
+    """Compile like `compiled`, letting sums be reordered, which allows vector instructions."""
     return compiled(function, fastmath={"reassoc", "contract"})
 
 
 def spans(d: int) -> list[Span]:
-    """[0, d) in chunks of about the same length, one a thread that torch may use; all but the end are whole tiles."""
+    """Cut [0, d) into chunks of similar length, one per thread that torch may use; all but the last are whole tiles."""
     chunks = max(1, min(torch.get_num_threads(), d // MIN_CHUNK))
     edges = [d * c // chunks // TILE * TILE for c in range(chunks)]
     return list(pairwise([*edges, d]))
@@ -74,7 +74,7 @@ def over_chunks(work: Callable[[int, int, int], None], chunks: list[Span]) -> No
 
 @compiled
 def widen(part: Halves, wide: Bits) -> None:
-    """bfloat16 to float32: the same bits, moved up."""
+    """Convert bfloat16 bits to float32 bits, by shifting them up."""
     for j in range(part.shape[0]):
         wide[j] = np.uint32(part[j]) << np.uint32(16)
 
@@ -92,7 +92,7 @@ def tile_moments(part: Float32, other: Float32, sums: Doubles) -> None:
 
 @compiled_fast
 def float_squares(rows: Float32, start: int, stop: int, squares: Doubles) -> None:
-    """|row|^2 of rows start..stop [m, d], squared and summed in float64."""
+    """Compute |row|^2 of rows start..stop [m, d], squared and summed in float64."""
     for i in range(start, stop):
         total = 0.0
         for j in range(rows.shape[1]):
@@ -102,7 +102,7 @@ def float_squares(rows: Float32, start: int, stop: int, squares: Doubles) -> Non
 
 @compiled
 def half_moments(rows: Halves, theta: Float32, start: int, stop: int, moments: Doubles) -> None:
-    """Rows start..stop of bfloat16 [m, K]: |row|^2 and <row, theta> into moments [m, 2]."""
+    """Add |row|^2 and <row, theta> of the bfloat16 rows start..stop [m, K] to moments [m, 2]."""
     wide = np.empty(TILE, np.uint32)
     values = wide.view(np.float32)
     for i in range(start, stop):
@@ -114,7 +114,7 @@ def half_moments(rows: Halves, theta: Float32, start: int, stop: int, moments: D
 
 @compiled
 def float_moments(rows: Float32, theta: Float32, start: int, stop: int, moments: Doubles) -> None:
-    """The same of float32 rows."""
+    """Add |row|^2 and <row, theta> of the float32 rows start..stop [m, K] to moments [m, 2]."""
     for i in range(start, stop):
         for tile in range(0, rows.shape[1], TILE):
             tile_moments(rows[i, tile : tile + TILE], theta[tile : tile + TILE], moments[i])
@@ -128,7 +128,7 @@ def tile_add(total: Float32, weight: np.float32, part: Float32) -> None:
 
 @compiled
 def half_weigh(rows: Halves, weights: Float32, start: int, stop: int, out: Float32) -> None:
-    """Columns start..stop of sum_i weights[i] rows[i], bfloat16 rows; a weight of 0 leaves its row out."""
+    """Compute columns start..stop of sum_i weights[i] rows[i] for bfloat16 rows; a weight of 0 skips its row."""
     wide = np.empty(TILE, np.uint32)
     values = wide.view(np.float32)
     for tile in range(start, stop, TILE):
@@ -142,7 +142,7 @@ def half_weigh(rows: Halves, weights: Float32, start: int, stop: int, out: Float
 
 @compiled
 def float_weigh(rows: Float32, weights: Float32, start: int, stop: int, out: Float32) -> None:
-    """The same of float32 rows."""
+    """Compute columns start..stop of sum_i weights[i] rows[i] for float32 rows; a weight of 0 skips its row."""
     for tile in range(start, stop, TILE):
         end = min(tile + TILE, stop)
         out[tile:end] = 0
@@ -153,14 +153,14 @@ def float_weigh(rows: Float32, weights: Float32, start: int, stop: int, out: Flo
 
 @compiled
 def count_high(bits: Bits, start: int, stop: int, counts: Counts) -> None:
-    """First pass: how many coordinates have each value of the high 16 bits of |x|."""
+    """Count, as the first pass, the coordinates with each value of the high 16 bits of |x|."""
     for b in bits[start:stop]:
         counts[(b & MAGNITUDE) >> 16] += 1
 
 
 @compiled_fast
 def tile_mass(part: Float32, mass: Doubles) -> None:
-    """|part|_1 and |part|_2^2, in float64."""
+    """Compute |part|_1 and |part|_2^2, in float64."""
     total, square = 0.0, 0.0
     for j in range(part.shape[0]):
         x = np.float64(part[j])
@@ -185,9 +185,10 @@ def accumulate_count(
     counts: Counts,
     masses: Doubles,
 ) -> None:
-    """R = rho R + u; W = W + R (or + u); and, while the tile is in the cache, the first pass over |W| and its mass.
+    """Update momentum and memory, and count |W| and its mass while the tile is in the cache.
 
-    `new_bits` is the same memory as `new_memory`, seen as integers; `masses` has a row for each tile of the vector.
+    R = rho R + u; W = W + R (or + u). `new_bits` is the memory of `new_memory`, seen as integers; `masses` has a row
+    for each tile of the vector.
     """
     for tile in range(start, stop, TILE):
         end = min(tile + TILE, stop)
@@ -208,12 +209,12 @@ def accumulate_count(
 
 @compiled
 def collect(bits: Bits, start: int, stop: int, least: np.uint32, out: Index) -> None:
-    """The coordinates whose |x| has bits of at least `least`, ascending."""
+    """Collect, ascending, the coordinates whose |x| has bits of at least `least`."""
     at = 0
     for tile in range(start, stop, GLANCE):
         part = bits[tile : min(tile + GLANCE, stop)]
         hits = np.int32(0)
-        for j in range(part.shape[0]):  # one vector comparison for many coordinates: few tiles hold a candidate
+        for j in range(part.shape[0]):  # one vector comparison for many coordinates: few tiles have a candidate
             hits += np.int32((part[j] & MAGNITUDE) >= least)
         if hits > 0:
             for j in range(part.shape[0]):
@@ -224,7 +225,7 @@ def collect(bits: Bits, start: int, stop: int, least: np.uint32, out: Index) -> 
 
 @compiled
 def settle(bits: Bits, candidates: Index, high: int, needed: int, counts: Counts, chosen: Index) -> None:
-    """Second pass: of the candidates on the boundary `high` take the `needed` largest, ties by lowest index."""
+    """Take, as the second pass, the `needed` largest candidates on the boundary `high`, ties by lowest index."""
     for i in candidates:
         b = bits[i] & MAGNITUDE
         if b >> 16 == high:
@@ -247,7 +248,7 @@ def settle(bits: Bits, candidates: Index, high: int, needed: int, counts: Counts
 
 
 def select(bits: Bits, k: int, chunks: list[Span], counts: Counts) -> Index:
-    """The k largest |x|, ascending indices, from the first pass's counts [chunks, HIGH_BINS]; 1 <= k <= d."""
+    """Return the ascending indices of the k largest |x| from the first pass's counts [chunks, HIGH_BINS]."""
     from_top = np.cumsum(counts.sum(axis=0)[::-1])
     place = int(np.searchsorted(from_top, k))
     high = HIGH_BINS - 1 - place
@@ -264,7 +265,7 @@ def select(bits: Bits, k: int, chunks: list[Span], counts: Counts) -> Index:
 
 
 def topk(x: Float32, k: int) -> Index:
-    """Both passes over a contiguous vector."""
+    """Return the ascending indices of the k largest |x| of a contiguous vector, by both passes."""
     bits, chunks = x.view(np.uint32), spans(len(x))
     counts = np.zeros((len(chunks), HIGH_BINS), np.int64)
     over_chunks(lambda c, a, b: count_high(bits, a, b, counts[c]), chunks)
@@ -274,7 +275,10 @@ def topk(x: Float32, k: int) -> Index:
 def accumulate_topk(
     update: Float32, momentum: Float32, memory: Float32, k: int, rho: float, through_momentum: bool
 ) -> tuple[Float32, Float32, Index, Doubles]:
-    """New momentum, new memory W (nothing masked yet), its top k, and |W|_1 and |W|_2^2: a sweep and a collection."""
+    """Return new momentum, new memory W (not masked yet), its top k, and |W|_1 with |W|_2^2.
+
+    Takes one sweep over the vectors and one collection.
+    """
     chunks = spans(len(update))
     counts = np.zeros((len(chunks), HIGH_BINS), np.int64)
     masses = np.empty((-(-len(update) // TILE), 2))

@@ -1,7 +1,7 @@
 """Model builders: (shape, classes, **parameters) -> nn.Module. A new model is one file and a line in `MODELS`.
 
-An image's shape is (C, H, W). A sequence's is (T,), and its classes are the vocabulary: such models map tokens [M, T]
-to scores [M, T, classes].
+The shape of an image is (C, H, W). That of a sequence is (T,), and its classes are the vocabulary: text models map
+tokens [M, T] to scores [M, T, classes].
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "transformer": transformer,
 }
 
-# As they are listed; the facts stand in each model's own file.
+# Derived from the facts that each model's own file states.
 TEXT_MODELS = frozenset(name for name, builder in MODELS.items() if model_info(builder).text)
 USUAL = {name: (info.shape, info.classes, info.whose) for name, info in ((n, model_info(m)) for n, m in MODELS.items())}
 

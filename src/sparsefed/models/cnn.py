@@ -6,9 +6,9 @@ from torch import nn
 
 
 def cnn(shape: tuple[int, int, int], classes: int, *, width: int = 16, hidden: int = 52) -> nn.Module:
-    """Two 5x5 convolutions with max-pooling, one hidden layer.
+    """Build a CNN: two 5x5 convolutions with max-pooling, one hidden layer.
 
-    Pooled before the ReLU: the same outputs and gradients to the bit as after it, from a quarter of the numbers.
+    Pooling comes before the ReLU: outputs and gradients are the same to the bit, from a quarter of the numbers.
     """
     channels, height, breadth = shape
     return nn.Sequential(

@@ -1,5 +1,7 @@
-"""A recurrent language model: the token that follows, from those before it in the sequence (Hochreiter and Schmidhuber
-1997; two layers as in LEAF's model for Reddit). With a vocabulary of V, an embedding of E and a state of H numbers:
+"""A recurrent language model: predicts each token from those before it in the sequence.
+
+Hochreiter and Schmidhuber 1997; two layers as in LEAF's model for Reddit. With a vocabulary of V, an embedding of E and
+a state of H numbers:
 
     V E  +  4 H (E + H + 2)  +  (layers - 1) 4 H (2 H + 2)  +  the scores
 
@@ -15,8 +17,8 @@ from torch import Tensor, nn
 
 from sparsefed.models.info import model
 
-# First embeddings are even in +-SCALE, as in LEAF, so that tied scores start near 0; on the way in they are brought
-# back to +-1, for two layers of small numbers pass on next to nothing, and plain SGD then learns frequencies alone.
+# Initial embeddings are uniform in +-SCALE, as in LEAF, so that tied scores start near 0; on input they are scaled
+# back to +-1, because two layers pass on almost nothing of small numbers, and plain SGD then learns only frequencies.
 SCALE = 0.1
 
 
@@ -48,7 +50,7 @@ def lstm(
     layers: Annotated[int, "of recurrence"] = 2,
     tied: Annotated[bool, "scores words by the embedding's own weights"] = True,
 ) -> nn.Module:
-    """Two recurrent layers over an embedding, for text; every sequence starts from a state of 0."""
+    """Build two recurrent layers over an embedding, for text; every sequence starts from a state of 0."""
     if len(shape) != 1:
         raise ValueError(f"it reads sequences of tokens, but the examples have the shape {list(shape)}")
     return _Lstm(classes, width, hidden, layers, tied)

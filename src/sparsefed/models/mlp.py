@@ -17,7 +17,7 @@ def mlp(
     *,
     hidden: Annotated[tuple[int, ...], "units of each hidden layer, e.g. [200, 200]"] = (200, 200),
 ) -> nn.Module:
-    """Fully connected layers with ReLU between them; the default is the 2NN of McMahan et al. 2017."""
+    """Build fully connected layers with ReLU between them; the default is the 2NN of McMahan et al. 2017."""
     if any(width < 1 for width in hidden):
         raise ConfigError(f"model mlp: hidden is {list(hidden)}; every layer needs at least 1 unit")
     widths = (math.prod(shape), *hidden)

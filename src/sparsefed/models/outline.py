@@ -1,4 +1,4 @@
-"""A model without its weights: enough to count and describe it in milliseconds, however large it is."""
+"""Models without weights: enough to count and describe a model of any size in milliseconds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DRAWS = {"normal_", "uniform_", "kaiming_normal_", "kaiming_uniform_", "trunc_n
 
 
 class _Undrawn(TorchFunctionMode):
-    """Leaves first weights undrawn: on tensors without storage that is idle, and torch imports for seconds to do it."""
+    """A torch mode that skips weight initialisation: pointless without storage, and slow to import."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = kwargs or {}
@@ -23,6 +23,6 @@ class _Undrawn(TorchFunctionMode):
 
 
 def outline(build: Callable[[], nn.Module]) -> nn.Module:
-    """What `build` makes, its parameters shapes only (torch's `meta` device)."""
+    """Return the module that `build` makes, with parameters that are shapes only (torch's `meta` device)."""
     with torch.device("meta"), _Undrawn():
         return build()

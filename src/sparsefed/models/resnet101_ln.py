@@ -19,18 +19,18 @@ from torch import Tensor, nn
 from sparsefed.models.info import model
 
 BLOCKS = (3, 4, 23, 3)
-EXPANSION = 4  # channels that leave a bottleneck, over those of its 3x3 convolution
+EXPANSION = 4  # output channels of a bottleneck, over those of its 3x3 convolution
 
 Image = tuple[int, int, int]  # [C, H, W]
 
 
 def _after(image: Image, channels: int, stride: int) -> Image:
-    """The image that a convolution or a pooling makes whose padding keeps the size at stride 1."""
+    """Return the shape after a convolution or pooling whose padding keeps the size at stride 1."""
     return channels, -(-image[1] // stride), -(-image[2] // stride)
 
 
 def _conv(image: Image, channels: int, kernel: int, stride: int = 1) -> tuple[nn.Sequential, Image]:
-    """Convolution without bias, then LayerNorm over all of what comes out; and the shape of that."""
+    """Return a convolution without bias followed by LayerNorm over its whole output, and the output's shape."""
     out = _after(image, channels, stride)
     conv = nn.Conv2d(image[0], channels, kernel, stride, padding=kernel // 2, bias=False)
     nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
@@ -38,7 +38,7 @@ def _conv(image: Image, channels: int, kernel: int, stride: int = 1) -> tuple[nn
 
 
 class _Bottleneck(nn.Module):
-    """1x1, 3x3 and 1x1 convolution beside a shortcut, which is projected where the shape changes."""
+    """1x1, 3x3 and 1x1 convolutions beside a shortcut, which is projected if the shape changes."""
 
     def __init__(self, image: Image, width: int, stride: int) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class _Bottleneck(nn.Module):
 def resnet101_ln(
     shape: Image, classes: int, *, width: Annotated[int, "channels of the first convolution"] = 64
 ) -> nn.Module:
-    """ResNet101 with LayerNorm over [C, H, W] in place of BatchNorm: the paper's model for FEMNIST."""
+    """Build ResNet101 with LayerNorm over [C, H, W] in place of BatchNorm: the paper's model for FEMNIST."""
     stem, image = _conv(shape, width, 7, 2)
     image = _after(image, width, 2)
     layers: list[nn.Module] = [stem, nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, padding=1)]

@@ -1,5 +1,8 @@
-"""ResNet9 as the paper trains it (its appendix, after David Page's CIFAR recipe): 3x3 convolutions without bias, no
-normalisation at all, logits times 0.125. Width 64 has 6 568 640 parameters with 3 channels and 10 classes."""
+"""ResNet9 as the paper trains it (its appendix, after David Page's CIFAR recipe).
+
+3x3 convolutions without bias, no normalisation at all, logits times 0.125. Width 64 has 6 568 640 parameters with 3
+channels and 10 classes.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ class _Scale(nn.Module):
 
 @model((3, 32, 32), 10, "CIFAR-10")
 def resnet9(shape: tuple[int, int, int], classes: int, *, width: int = 64) -> nn.Module:
-    """Channels width - 2 width (+ residual) - 4 width - 8 width (+ residual), max-pool after each of the last three."""
+    """Build ResNet9 with width - 2 width (+ residual) - 4 width - 8 width (+ residual) channels, pooled thrice."""
     w = width
     return nn.Sequential(
         _conv(shape[0], w),

@@ -14,7 +14,7 @@ def softmax(
     *,
     zero: Annotated[bool, "all weights start at 0, as certified accuracy wants"] = False,
 ) -> nn.Module:
-    """Multinomial logistic regression on the pixels."""
+    """Build multinomial logistic regression on the pixels."""
     layer = nn.Linear(math.prod(shape), classes)
     if zero:
         nn.init.zeros_(layer.weight)

@@ -1,10 +1,12 @@
-"""A small causal transformer (Vaswani et al. 2017; LayerNorm before each part, as in Xiong et al. 2020), its scores
-tied to the embedding. With a vocabulary of V, sequences of T tokens and a width of W numbers:
+"""A small causal transformer whose scores are tied to the embedding.
+
+Vaswani et al. 2017; LayerNorm before each part, as in Xiong et al. 2020. With a vocabulary of V, sequences of T tokens
+and a width of W numbers:
 
     V W  +  T W  +  layers (12 W^2 + 13 W)  +  2 W  +  V
 
 Ten thousand words, sequences of 10 and the usual widths: 750 736 parameters. All its weights are in layers that the
-fused engine knows, each called with a row for every example.
+fused engine supports, each called with a row for every example.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from torch import Tensor, nn
 
 from sparsefed.models.info import model
 
-SCALE = 0.02  # standard deviation of the first embeddings, as in GPT-2: tied scores then start near 0
+SCALE = 0.02  # standard deviation of the initial embeddings, as in GPT-2: tied scores then start near 0
 
 
 class _Block(nn.Module):
@@ -64,7 +66,7 @@ def transformer(
     heads: Annotated[int, "of attention; they share the width out"] = 4,
     layers: Annotated[int, "blocks of attention and perceptron"] = 2,
 ) -> nn.Module:
-    """A small causal transformer with LayerNorm before each part, for text."""
+    """Build a small causal transformer with LayerNorm before each part, for text."""
     if len(shape) != 1:
         raise ValueError(f"it reads sequences of tokens, but the examples have the shape {list(shape)}")
     if heads < 1 or width % heads:

@@ -1,4 +1,4 @@
-"""Run folders: what a run leaves behind, how it goes on, and the one way to run into one."""
+"""Run folders: creating, reading, resuming, and the single entry point for running into one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How run folders reach the disk: one process a folder, whole files or none, trouble in one sentence."""
+"""Disk access for run folders: one process per folder, atomic writes, and disk errors in one sentence."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CURES = {
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """One process a run; the lock goes with the process that holds it."""
+    """Hold the lock of a run folder, or raise RunError if another process does; it ends with the process."""
     with disk(folder):
         lock = (folder / _LOCK).open("w")
     with lock:
@@ -37,7 +37,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether some process is working on the run."""
+    """Return whether a process is working on the run."""
     path = folder / _LOCK
     if not path.exists():
         return False
@@ -51,18 +51,18 @@ def is_locked(folder: Path) -> bool:
 
 @contextmanager
 def appending(folder: Path) -> Iterator[BinaryIO]:
-    """The metrics of a run, to be added to."""
+    """Open the metrics file of a run for appending."""
     with disk(folder):
         file = (folder / METRICS).open("ab")
     try:
         yield file
     finally:
-        with disk(folder):  # closing tries again to write what a full disk refused
+        with disk(folder):  # closing retries a write that failed on a full disk
             file.close()
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """All of it or nothing: a reader sees the old file or the new one."""
+    """Write a file completely or not at all: a reader sees the old content or the new."""
     scratch = path.with_name(path.name + ".partial")
     try:
         with scratch.open("wb") as file:
@@ -71,7 +71,7 @@ def write_atomically(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         scratch.replace(path)
     except OSError:
-        scratch.unlink(missing_ok=True)  # on a full disk every byte counts
+        scratch.unlink(missing_ok=True)  # leave no debris on a full disk
         raise
     folder = os.open(path.parent, os.O_RDONLY)
     try:
@@ -81,7 +81,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def write_all(texts: Mapping[Path, str]) -> list[Path]:
-    """Several texts, each as a whole file, in folders that are made where they are missing; say where."""
+    """Write several texts atomically, creating missing folders, and return their paths."""
     for path, text in texts.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, text.encode())
@@ -90,7 +90,7 @@ def write_all(texts: Mapping[Path, str]) -> list[Path]:
 
 @contextmanager
 def disk(folder: Path) -> Iterator[None]:
-    """A full or read-only disk in one sentence."""
+    """Convert an OSError inside the context to a RunError that says what to do."""
     try:
         yield
     except OSError as error:
@@ -102,7 +102,7 @@ def disk(folder: Path) -> Iterator[None]:
 
 
 def line(value: Mapping[str, Any]) -> bytes:
-    """A record as a line of JSON; what is not finite is null."""
+    """Return a record as a line of JSON, with null for numbers that are not finite."""
     return (json.dumps({key: _finite(item) for key, item in value.items()}, allow_nan=False) + "\n").encode()
 
 

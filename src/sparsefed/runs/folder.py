@@ -1,13 +1,13 @@
-"""Run folders: what a run leaves behind, and how it goes on.
+"""Run folders: what a run writes, and how it is resumed.
 
-    config.toml             what was asked for, every default written out
+    config.toml             the requested config, with every default written out
     manifest.json           when, where, with which versions, and how far it got
-    metrics.jsonl           a line a round
+    metrics.jsonl           one line per round
     checkpoint.safetensors  the whole server state: parameters and the defense's memory
 
-A checkpoint replaces the one before in a single step, after the metrics up to it have reached the disk. So a process
+A checkpoint replaces the previous one in a single step, after the metrics up to it have reached the disk. So a process
 that is killed at any moment leaves a folder from which `resume` continues, bit for bit the run it would have been.
-Nothing that was computed is ever deleted unless the caller says so, and damage is an error, never a shorter run.
+No result is ever deleted unless the caller requests it, and damage is an error, never a shorter run.
 """
 
 from __future__ import annotations
@@ -42,9 +42,7 @@ from sparsefed.runs.disk import (
 )
 from sparsefed.runs.provenance import commit, manifest, now, versions
 
-_HEADER = (
-    "sparsefed"  # one entry in a checkpoint: several would be written in any order, and equal runs be unequal files
-)
+_HEADER = "sparsefed"  # a single entry: several would be written in any order, making the files of equal runs differ
 _START_OVER = "delete it and resume: the run then starts from round 1"
 
 
@@ -52,12 +50,12 @@ _START_OVER = "delete it and resume: the run then starts from round 1"
 
 
 def create(folder: Path, config: Mapping[str, Any], overwrite: bool = False) -> None:
-    """A new run folder with its config and manifest; refuses to write over a run unless told to."""
+    """Create a run folder with its config and manifest; refuse to replace a run unless `overwrite` is set."""
     refuse_overwriting(folder, config, overwrite)
     with disk(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with locked(folder), disk(folder):
-        # The manifest is replaced last: killed in between, the folder holds a run that can be resumed from round 1.
+        # The manifest is replaced last: if killed in between, the run can be resumed from round 1.
         for name in (CHECKPOINT, METRICS):
             (folder / name).unlink(missing_ok=True)
         write_atomically(folder / CONFIG, toml.dumps(config).encode())
@@ -65,7 +63,7 @@ def create(folder: Path, config: Mapping[str, Any], overwrite: bool = False) -> 
 
 
 def refuse_overwriting(folder: Path, config: Mapping[str, Any], overwrite: bool = False) -> None:
-    """One sentence where `create` would destroy something: a run, unless told to, or a config that is not a run's."""
+    """Raise RunError if `create` would destroy something: a run (unless `overwrite`) or a foreign config."""
     if is_run(folder) or (folder / CHECKPOINT).exists() or (folder / METRICS).exists():
         if not overwrite:
             raise RunError(
@@ -77,13 +75,12 @@ def refuse_overwriting(folder: Path, config: Mapping[str, Any], overwrite: bool 
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a run was made here."""
+    """Return whether the folder holds a run."""
     return (folder / MANIFEST).is_file()
 
 
 def unfinished(wanted: Mapping[Path, Mapping[str, Any]]) -> dict[Path, bool]:
-    """Which of these runs are still to be done, and whether they must be created first; one of another config in the
-    place of one of them is refused."""
+    """Return the runs still to be done, and whether each must be created first; refuse those of another config."""
     standings = {folder: _standing(folder, config) for folder, config in wanted.items()}
     for folder, standing in standings.items():
         if standing == "another":
@@ -103,7 +100,7 @@ def _standing(folder: Path, config: Mapping[str, Any]) -> Literal["nothing", "an
 
 
 def load_run(folder: Path) -> RunRecord:
-    """A run folder read back, finished or not; one whose process was killed is 'interrupted'."""
+    """Load a run folder, finished or not; a run whose process was killed has the status 'interrupted'."""
     config, manifest = load_config(folder), _load_manifest(folder)
     if manifest.get("status") == "running" and not is_locked(folder):
         manifest["status"] = "interrupted"
@@ -112,7 +109,7 @@ def load_run(folder: Path) -> RunRecord:
 
 
 def find(paths: Sequence[Path]) -> list[Path]:
-    """The run folders among these paths and directly below them, in the order their runs were made."""
+    """Return the run folders among these paths and directly below them, in order of creation; raise if none exist."""
     found: list[Path] = []
     for path in paths:
         if not path.is_dir():
@@ -125,7 +122,7 @@ def find(paths: Sequence[Path]) -> list[Path]:
 
 
 def load_config(folder: Path) -> dict[str, Any]:
-    """The config a run was started with."""
+    """Load the config a run was started with."""
     path = folder / CONFIG
     if not path.is_file():
         raise RunError(f"{folder} is not a run folder (it has no {CONFIG}); give a folder that `sparsefed run` made")
@@ -136,7 +133,7 @@ def load_config(folder: Path) -> dict[str, Any]:
 
 
 def load_state(folder: Path) -> ServerState | None:
-    """The state at the last checkpoint; None where the run had not reached its first."""
+    """Load the state at the last checkpoint; return None if the run did not reach its first."""
     path = folder / CHECKPOINT
     if not path.exists():
         return None
@@ -176,8 +173,7 @@ def _created(folder: Path) -> str:
 
 
 def _rows(folder: Path, least: int) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    """The rounds in metrics.jsonl, each as it is written and as read, up to what a killed process left half written;
-    an error where that leaves fewer than the `least` that are known to have been saved."""
+    """Yield the rounds in metrics.jsonl, as bytes and parsed, up to an incomplete line; raise if fewer than `least`."""
     path, done = folder / METRICS, 0
     if path.exists():
         with path.open("rb") as file:
@@ -210,8 +206,17 @@ def execute(
     checkpoint_every: int,
     watch: Callable[[RoundReport], None] = lambda report: None,  # noqa: ARG005
 ) -> None:
-    """Drive a run from where its folder stands (a new one from `begin`) to its end; `reports` makes the rounds that
-    follow a state. Ctrl-C, and any error, is raised again after the last whole round has been saved."""
+    """Run from the folder's last checkpoint (a new run from `begin`) to the end.
+
+    Ctrl-C, and any error, is raised again after the last complete round has been saved.
+
+    Args:
+        folder: the run folder.
+        begin: the state before round 1.
+        reports: yields the reports of the rounds that follow a state.
+        checkpoint_every: rounds between checkpoints.
+        watch: called with the report of every round, after it has been written.
+    """
     load_config(folder)
     with locked(folder):
         saved = last = _last_saved(folder, begin)
@@ -242,7 +247,17 @@ def save(
     rounds: int,
     overwrite: bool = False,
 ) -> None:
-    """Write a run as it stands into its folder: config, rows, checkpoint; a run of another config is refused."""
+    """Write the current state of a run to its folder; refuse a folder that holds a run of another config.
+
+    Args:
+        folder: the run folder; created if missing.
+        table: the config of the run.
+        facts: facts about the task, for the manifest.
+        state: the server state to checkpoint.
+        rows: the metrics of all rounds so far.
+        rounds: the total number of rounds, which decides whether the run is finished.
+        overwrite: replace whatever run the folder holds.
+    """
     if overwrite or not is_run(folder):
         create(folder, table, overwrite)
     _require_config(folder, table)
@@ -256,7 +271,7 @@ def save(
 
 
 def restore(folder: Path, table: Mapping[str, Any], begin: ServerState) -> tuple[ServerState, list[Mapping[str, Any]]]:
-    """Return the state and the rows of a run at its last checkpoint; a run of another config is refused."""
+    """Return the state and the rows of a run at its last checkpoint; refuse a run of another config."""
     _require_config(folder, table)
     state = _last_saved(folder, begin)
     return state, [row for _, row in _rows(folder, state.round) if row["round"] <= state.round]
@@ -280,8 +295,10 @@ def _last_saved(folder: Path, begin: ServerState) -> ServerState:
 
 
 def _goes_on(saved: Mapping[str, Tensor], begin: Mapping[str, Tensor]) -> bool:
-    """Whether what was saved can have come from the beginning: the same tensors, but for what is kept a device each
-    (its name ends in a number) and for lists that begin empty."""
+    """Return whether the saved tensors can stem from the initial ones.
+
+    They must be the same tensors, except those kept per device (named with a final number) and lists that begin empty.
+    """
     lasting = {name for name in saved if not name.rpartition(".")[2].isdecimal()}
     return lasting == begin.keys() and all(_alike(saved[name], begin[name]) for name in begin)
 
@@ -307,7 +324,7 @@ def _append(folder: Path, metrics: BinaryIO, report: RoundReport) -> None:
 
 
 def _checkpoint(folder: Path, metrics: BinaryIO, state: ServerState) -> ServerState:
-    """Metrics first: what a checkpoint has passed is on the disk."""
+    """Write a checkpoint, after syncing the metrics: rounds before a checkpoint are always on the disk."""
     header = json.dumps({"round": state.round, "config": _fingerprint(folder)})
     content = serialized({name: t.contiguous() for name, t in _tensors(state).items()}, {_HEADER: header})
     with disk(folder):
@@ -317,21 +334,21 @@ def _checkpoint(folder: Path, metrics: BinaryIO, state: ServerState) -> ServerSt
 
 
 def _forget_unsaved(folder: Path, saved: int) -> None:
-    """Rounds that were reported but not saved are run again."""
+    """Remove the rounds after the last checkpoint from the metrics; they are run again."""
     kept = [line for line, row in _rows(folder, saved) if row["round"] <= saved]
     with disk(folder):
         write_atomically(folder / METRICS, b"".join(kept))
 
 
 def note(folder: Path, **facts: Any) -> None:
-    """Facts that became known; everything noted before stays. A manifest that is lost is begun anew."""
+    """Add facts to the manifest, keeping those already there; recreate a lost manifest."""
     known = _load_manifest(folder) if is_run(folder) else manifest(load_config(folder))
     with disk(folder):
         _write_manifest(folder, {**known, **facts})
 
 
 def _resumed(folder: Path, round: int) -> dict[str, Any]:
-    """Each time the run went on, with what: other versions may give other bits."""
+    """Return the manifest's list of resumptions with this one added: other versions may give other bits."""
     if round == 0 or not is_run(folder):
         return {}
     again = {"at": now(), "round": round, "versions": versions(), "commit": commit()}

@@ -1,4 +1,4 @@
-"""Where a run came from: when, with what, on which machine, by which command."""
+"""Provenance of a run: when, with what, on which machine, by which command."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _VERSIONED = ("sparsefed", "torch", "numpy", "numba", "safetensors")
 
 
 def manifest(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What is known of a run before it begins."""
+    """Return the facts known about a run before it begins."""
     return {
         "created": now(),
         "status": "created",
@@ -39,20 +39,20 @@ def manifest(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def now() -> str:
-    """The time, to the second, in UTC."""
+    """Return the current UTC time, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def versions() -> dict[str, str]:
-    """Of Python, and of what can change a number."""
+    """Return the versions of Python and of the packages that can change a result."""
     return {"python": platform.python_version(), **{name: metadata.version(name) for name in _VERSIONED}}
 
 
 def commit() -> str | None:
-    """The commit of the source tree this runs from, if it is one; with a + where files were changed since."""
+    """Return the commit of the source tree this runs from, with a + if files were changed; None outside of one."""
     git = ["git", "-C", str(Path(__file__).parent.parent)]
     try:
-        # An installed copy may lie inside somebody else's repository.
+        # An installed copy may be inside an unrelated repository.
         subprocess.run([*git, "ls-files", "--error-unmatch", __file__], capture_output=True, timeout=5, check=True)
         head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=True)
         dirty = subprocess.run([*git, "status", "--porcelain", "."], capture_output=True, text=True, timeout=5)

@@ -1,4 +1,4 @@
-"""The one way to run a config, or a simulation, into a folder."""
+"""The single entry point for running a config, or a simulation, into a folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sparsefed.runs import folder as folders
 
 
 class Runnable(Protocol):
-    """What can be run into a folder: what `config.build` returns."""
+    """An object that can be run into a folder, such as the result of `config.build`."""
 
     @property
     def facts(self) -> Mapping[str, Any]: ...
@@ -32,21 +32,21 @@ def run(
     create: bool | None = None,
     overwrite: bool = False,
 ) -> RunRecord:
-    """Do what is still to be done of a run: nothing, what is left since its last checkpoint, or all of it.
+    """Do what is left of a run: nothing, the rounds since its last checkpoint, or all of it.
 
     Args:
-        folder: The run folder; made where it is missing.
+        folder: The run folder; created if missing.
         table: The config of the run, as `config.dump` writes it. A folder with a run of another config is refused.
-        build: Makes what runs; called only where something is left to do.
-        checkpoint_every: Rounds from one checkpoint to the next.
-        on_round: Called with the report of every round, after it has been written down.
+        build: Builds the simulation; called only if something is left to do.
+        checkpoint_every: Rounds between checkpoints.
+        on_round: Called with the report of every round, after it has been written.
         on_start: Called with the state that the first round starts from.
-        create: Whether the folder is to be made (a run that is there is refused) or gone on with, also where its
-            manifest is lost; None: whichever its content asks for.
-        overwrite: With `create`: start anew, whatever the folder holds.
+        create: True to create the folder (an existing run is refused), False to continue its run, even if the
+            manifest is lost; None to decide by its content.
+        overwrite: With `create`: start over, whatever the folder holds.
 
     Returns:
-        The run, read back from its folder.
+        The run, loaded from its folder.
 
     Raises:
         RunError: The folder cannot be used, or holds another run.
