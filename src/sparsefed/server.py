@@ -33,6 +33,7 @@ from sparsefed.defenses.modes import Mode, PresetName
 from sparsefed.defenses.pipeline import CLIPPED_BEYOND, LARGEST_NORM
 from sparsefed.kernels.blocks import RowsBlock, as_blocks
 from sparsefed.runs.disk import write_atomically
+from sparsefed.runs.folder import goes_on
 
 Rows = Tensor | npt.NDArray[Any]  # [m, d], or [d]
 Parts = Mapping[str, Any]  # a state dict
@@ -177,7 +178,7 @@ class Server:
         """
         begin = _tensors(self._layout.theta, self._defense.init(self._layout.d))
         saved = {name: tensor for name, tensor in state.items() if name != "round"}
-        if "round" not in state or not _goes_on(saved, begin):
+        if "round" not in state or not goes_on(saved, begin):
             raise ConfigError(
                 f"the state is not of this server: it holds {', '.join(sorted(saved)) or 'nothing'}, but {self.rule} "
                 f"with {self._layout.d:,} coordinates has {', '.join(sorted(begin))}"
@@ -285,9 +286,7 @@ def _watched(blocks: Iterator[Block], tally: _Arrivals) -> Iterator[Block]:
 def _blocks(layout: ModelLayout, updates: Updates) -> Iterator[Block]:
     """Yield updates of any accepted form one block at a time; a whole float32 array is one block."""
     if isinstance(updates, (Tensor, np.ndarray)):
-        rows = _rows(layout, updates)
-        whole = rows.dtype in (np.float32, torch.float32)
-        yield from _numbered(rows, max(1, len(rows) if whole else BLOCK_BYTES // (4 * layout.d)))
+        yield from _numbered(layout, _rows(layout, updates))
         return
     if isinstance(updates, Mapping) or not isinstance(updates, Iterable):
         raise ConfigError(
@@ -296,7 +295,7 @@ def _blocks(layout: ModelLayout, updates: Updates) -> Iterator[Block]:
         )
     for item in updates:
         if isinstance(item, (Tensor, np.ndarray, Mapping, list, tuple)):
-            yield from _numbered(_rows(layout, item), BLOCK_BYTES)
+            yield from _numbered(layout, _rows(layout, item))
         elif hasattr(item, "weighted_sum"):
             yield cast("Block", item)
         else:
@@ -304,9 +303,10 @@ def _blocks(layout: ModelLayout, updates: Updates) -> Iterator[Block]:
         del item
 
 
-def _numbered(rows: Rows, size: int) -> Iterator[Block]:
+def _numbered(layout: ModelLayout, rows: Rows) -> Iterator[Block]:
     """Yield blocks without sender names, so that their senders are numbered consecutively."""
-    for block in as_blocks(rows, size):
+    whole = rows.dtype in (np.float32, torch.float32)
+    for block in as_blocks(rows, max(1, len(rows) if whole else BLOCK_BYTES // (4 * layout.d))):
         yield RowsBlock(block.tensor)
 
 
@@ -321,7 +321,11 @@ def _rows(layout: ModelLayout, item: Any) -> Tensor | npt.NDArray[Any]:
     rows = item[None] if item.ndim == 1 else item
     if rows.ndim != 2 or rows.shape[1] != layout.d:
         raise ConfigError(f"updates have shape {list(item.shape)}, but must be [n, {layout.d}], a row for each client")
-    if rows.dtype.kind not in "fiu" if isinstance(rows, np.ndarray) else rows.dtype in (torch.bool, torch.complex64):
+    if isinstance(rows, np.ndarray):
+        real = rows.dtype.kind in "fiu"
+    else:
+        real = not rows.dtype.is_complex and rows.dtype is not torch.bool
+    if not real:
         raise ConfigError(f"updates hold {rows.dtype}, but must hold real numbers")
     return rows
 
@@ -349,14 +353,3 @@ def _senders(senders: Sequence[int] | IntArray | None) -> IntArray | None:
 
 def _tensors(theta: Tensor, memory: State) -> dict[str, Tensor]:
     return {"theta": theta, **{f"defense.{name}": tensor for name, tensor in memory.items()}}
-
-
-def _goes_on(saved: Mapping[str, Tensor], begin: Mapping[str, Tensor]) -> bool:
-    """Return whether these tensors can be those of a server that began so; per-device names end in a number."""
-    lasting = {name for name in saved if not name.rpartition(".")[2].isdecimal()}
-    return lasting == begin.keys() and all(
-        saved[name].dtype == tensor.dtype
-        and saved[name].dim() == tensor.dim()
-        and all(size in (now, 0) for now, size in zip(saved[name].shape, tensor.shape, strict=True))
-        for name, tensor in begin.items()
-    )

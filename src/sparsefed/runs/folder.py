@@ -286,7 +286,7 @@ def _last_saved(folder: Path, begin: ServerState) -> ServerState:
     state = load_state(folder)
     if state is None:
         return begin
-    if not _goes_on(_tensors(state), _tensors(begin)):
+    if not goes_on(_tensors(state), _tensors(begin)):
         raise RunError(
             f"{folder / CHECKPOINT} is not of this run: it holds {_described(state)}, but the config makes "
             f"{_described(begin)}; put the right one back, or {_START_OVER}"
@@ -294,7 +294,7 @@ def _last_saved(folder: Path, begin: ServerState) -> ServerState:
     return state
 
 
-def _goes_on(saved: Mapping[str, Tensor], begin: Mapping[str, Tensor]) -> bool:
+def goes_on(saved: Mapping[str, Tensor], begin: Mapping[str, Tensor]) -> bool:
     """Return whether the saved tensors can stem from the initial ones.
 
     They must be the same tensors, except those kept per device (named with a final number) and lists that begin empty.
