@@ -69,7 +69,7 @@ def mixture(knowledge: Knowledge, clean: LabelledPoints, poison: LabelledPoints,
     return gradient
 
 
-# --- refused before a run --------------------------------------------------------------------------------------------
+# --- checks before a run ---------------------------------------------------------------------------------------------
 
 
 def check_boost(name: str, boost: float) -> None:

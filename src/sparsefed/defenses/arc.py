@@ -36,7 +36,7 @@ def arc(f: Attackers) -> Pre:
         if not cut:
             return stack
         rows = stack.rows.clone()
-        for i in cut:  # in float64: a factor below 1e-38 is no float32
+        for i in cut:  # in float64, because float32 cannot hold a factor below 1e-38
             rows[i] = rows[i].double() * factors[i]
         return stack._replace(rows=rows)
 

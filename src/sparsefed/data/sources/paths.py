@@ -1,4 +1,4 @@
-"""Where files are looked for: `$SPARSEFED_DATA`, then the user's cache, then Debian's /usr/share/datasets.
+"""The search path for files: `$SPARSEFED_DATA`, then the user's cache, then Debian's /usr/share/datasets.
 
 Each root may hold a data set's files in a sub-folder of one of its usual names or directly, plain, gzipped or as xz.
 The first file with the right name wins, whatever it holds: a damaged file is an error, never a reason to look elsewhere
