@@ -6,7 +6,7 @@ image on its own key alone. So what a device trains on is the same however a coh
 in it, and after a resume.
 
 Only what honest devices train on is augmented. Test data, the server's root examples and what attackers choose or
-hold (`Knowledge.own`) are not: what to make of their images is their attack's business. A device that takes several
+hold (`Knowledge.own`) are not: how to treat their images is up to the attack. A device that takes several
 local epochs sees one augmentation a round.
 
 To add one, write a function and a line in AUGMENTATIONS; or name it in the config as `"my_module:my_function"`.

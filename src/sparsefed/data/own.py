@@ -1,6 +1,6 @@
 """Your own data as a `DataSet`, which a config names as `data.name = "my_module:DATA"`.
 
-Nothing is read or checked before the data set is loaded, so that a mistake is one sentence, not an import that fails.
+Nothing is read or checked before the data set is loaded, so that a mistake gives one sentence, not a failed import.
 Images are uint8; floats from 0 to 1 are rounded to the 256 levels. A table [N, columns] is taken as it is: floats as
 float32, whole numbers (tokens, categories) as whole numbers. Where there is no test set, a share of the examples
 becomes one, by a draw that is the same every time.

@@ -6,7 +6,7 @@
 "mean" puts the noise on the mean of the clipped updates, before momentum, top-k and learning rate. All that follows is
 post-processing, so the models have the guarantee of `sparsefed.theory.privacy`. "update" puts it on the vector that is
 subtracted from the model, after everything else: what SparseFed's authors ran. With momentum or top-k under it there
-is no guarantee, for the noise never touches what those two remember.
+is no guarantee, because the noise never touches what those two remember.
 
 SparseFed's text has two strengths: `SIGMA_TABLE` where it compares the accuracy of all defenses, and `SIGMA_FIGURES`
 (variance 0.001, attributed to Sun et al.) where it plots noise against SparseFed.

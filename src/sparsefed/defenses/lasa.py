@@ -1,11 +1,11 @@
 """LASA (Xu, Zhang and Hu 2025, Achieving Byzantine-Resilient Federated Learning via Layer-Adaptive Sparsified Model
-Aggregation): sparsify each update, then choose whom to average layer by layer.
+Aggregation): sparsify each update, then select the clients to average layer by layer.
 
     u_i      <-  top_k(u_i) min(1, M / ||u_i||)                      k = d - floor(sparsity d), M the median norm
     m_i,l     =  ||u_i,l||                                           magnitude of the layer l
     p_i,l     =  (1 + sum_j sgn(u_i,l,j) / sum_j |sgn(u_i,l,j)|) / 2   its positive direction purity
     z(x_i)    =  |x_i - median(x)| / std(x)                          over the clients, std about their mean
-    B_l       =  {i: z(m_i,l) <= lambda_n and z(p_i,l) <= lambda_s}, or everybody if that is nobody
+    B_l       =  {i: z(m_i,l) <= lambda_n and z(p_i,l) <= lambda_s}, or all clients if that is empty
     u_l       =  mean of u_i,l over B_l
 
 The clipping, the defaults and M as the lower of the middle two for an even n are those of the authors' code. There too,

@@ -10,7 +10,7 @@ The paper's two boxes disagree on the feedback: the main one adds the update (an
 appendix adds the momentum. They also print `R - Delta`, where the authors' code sets R to 0. Both are data here; the
 default is what the authors ran.
 
-Each round reports what the certificate and the convergence theorem ask of top-k, W being what it saw:
+Each round reports what the certificate and the convergence theorem need of top-k, W being its input:
 
     omega  =  |W - Delta|_1 / |W|_1          the share of the l1 mass that waits; 0 where there was none
     delta  =  |Delta|_2^2 / |W|_2^2          the contraction: |W - Delta|_2^2 = (1 - delta) |W|_2^2; 1 where W = 0

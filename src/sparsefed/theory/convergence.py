@@ -117,7 +117,7 @@ def corollary(smoothness: float, moment: float, gap: float, delta: float, rounds
     """Return the main text's theorem as printed.
 
     (4 gap + l sigma^2) / (2 sqrt(R)) + 4 l^2 sigma^2 (1 - delta) / (delta^2 R). It is `printed` at the constant rate
-    1 / sqrt(R), and so speaks of the *squared* norm; and it is no bound for the same reason.
+    1 / sqrt(R), and so concerns the *squared* norm; it is not a bound for the same reason.
 
     >>> round(corollary(2.0, 3.0, 1.0, 0.5, 25), 9), round(printed(Descent(0.2, 2.0, 3.0, 1.0), 0.5, 25), 9)
     (4.84, 4.84)

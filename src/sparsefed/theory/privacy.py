@@ -25,9 +25,9 @@ for privacy loss distributions doubles the sensitivity by itself, the Renyi one 
 
 **Unusable updates.** A mean leaves out NaN and infinities and divides by what is left. With m updates in the mean, one
 of them made unusable changes it by |mean of the others - u| / m, so by 2 L / m again: the claim stands if n is the
-number that is kept. `dropped` says how many a round may lose; the claim is for data that lose no more.
+number that is kept. `dropped` is how many a round may lose; the claim is for data that lose no more.
 
-**What the claim rests on.** The seed is secret: who knows it can draw the noise again, and the cohorts. Arithmetic is
+**What the claim rests on.** The seed is secret: anyone who knows it can redraw the noise and the cohorts. Arithmetic is
 of real numbers: floating-point noise leaks in its last bits (Mironov 2012), and Philox is not a cipher. A device's
 update does not depend on another device's data but through the models: an attacker who is shown honest updates breaks
 that. The claim is for the models, not for what is written beside them: norms, shares of clipped updates, accuracies.

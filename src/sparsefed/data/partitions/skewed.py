@@ -1,7 +1,7 @@
 """Partitions whose devices mix classes, or differ in size: c-class shards, Dirichlet mixtures, power-law sizes.
 
-They promise what all partitions promise (`partition.py`): nothing is owned twice unless `per_device` asks for more than
-there is, no device owns the same example twice, no device is empty. Memory is O(examples dealt), whatever the number
+They guarantee what all partitions do (`partition.py`): nothing is owned twice unless `per_device` needs more than there
+is, no device owns the same example twice, no device is empty. Memory is O(examples dealt), whatever the number
 of classes; the Dirichlet mixture holds devices x classes where every example is dealt at most once.
 """
 
