@@ -1,7 +1,7 @@
-"""Attacks, one published attack a file; a new one is a file and a line in `ATTACKS`.
+"""Attacks, one published attack per file; to add one, write a file and a line in `ATTACKS`.
 
-pgd(epochs=3)                                an attack by import, after its usual goal
-pgd(goals.labels(auxiliary=100), epochs=3)   after another
+pgd(epochs=3)                                an attack as a function, with its usual goal
+pgd(goals.labels(auxiliary=100), epochs=3)   with another goal
 """
 
 from __future__ import annotations

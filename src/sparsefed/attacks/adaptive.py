@@ -1,4 +1,4 @@
-"""Attacks made for a server that keeps the top k: they ask it beforehand which coordinates it will apply (the adaptive
+"""Attacks on a server that keeps the top k: they simulate it to learn which coordinates it will apply (the adaptive
 attack of Panda et al. 2022, SparseFed, "perfect knowledge of the top-k coordinates").
 
     M(v)    =  { j : what the server would subtract is not 0 at j }, if the honest send what they do and attackers v
@@ -8,13 +8,12 @@ attack of Panda et al. 2022, SparseFed, "perfect knowledge of the top-k coordina
 
 The first keeps to the coordinates that come through anyway. The second concentrates its norm on so few coordinates of
 its own that they rise above the server's threshold, the k-th largest entry of its memory, and come through as well. The
-threshold is not computed but asked for: the server's answer holds budget, attackers, cohort, momentum and memory.
+threshold is not computed: a trial of the server accounts for budget, attackers, cohort, momentum and memory.
 
-What they are worth against SparseFed, measured on small federations: top-k alone throws away what it does not pick,
-and there the first beats `pgd`. The error memory only puts it off, so that a full PGD update arrives all the same; the
-first attack, bound to coordinates that the honest devices move as well, is then the weaker one, if the quieter. The
-second is the stronger one where k is small and the norm that the server allows well above the honest ones, and
-elsewhere not.
+Their strength against SparseFed, measured on small federations: top-k alone discards what it does not pick, and there
+the first beats `pgd`. The error memory only delays it, so that a full PGD update arrives all the same; the first
+attack, bound to coordinates that the honest devices move as well, is then weaker, though harder to notice. The second
+is stronger only where k is small and the norm that the server allows is well above the honest ones.
 
 *Departures.* The paper gives no algorithm, and its authors' code computes the mask and never uses it. Where nothing
 would be applied, or everything (a server without top-k), `adaptive_topk` is `pgd`. The second attack is ours.
@@ -59,7 +58,7 @@ def adaptive_topk(
     boost: Boost = 20.0,
     to_budget: Annotated[bool, "stretch the update to exactly the norm that the server enforces"] = True,
 ) -> Attack:
-    """Colluding PGD that moves only the coordinates which the server is going to apply."""
+    """Colluding PGD that moves only the coordinates that the server is going to apply."""
     if passes < 1:
         raise ConfigError(f"adaptive_topk: passes = {passes}, but the coordinates must be foreseen once; use 1 or more")
     method = pgd.__wrapped__(goal, epochs=epochs, batch=batch, step=step, boost=boost, to_budget=to_budget)
@@ -104,23 +103,23 @@ def adaptive_push(
         tried = [concentrated(full, count, knowledge.budget) for count in quarterings(len(full))]
         return max(tried, key=lambda update: float(downhill @ subtracted(update).double()))
 
-    return Attack(craft, NEEDED if coordinates is None else frozenset())  # a given number asks nobody
+    return Attack(craft, NEEDED if coordinates is None else frozenset())  # a given number needs no knowledge
 
 
 def foresight(knowledge: Knowledge) -> Callable[[Tensor], Tensor]:
-    """What the server would subtract in this round, as a function of what all the attackers send."""
+    """Return what the server would subtract in this round, as a function of what all the attackers send."""
     honest, serve = granted(knowledge.honest, "honest updates"), granted(knowledge.serve, "defense")
     rows = torch.cat([honest, honest.new_zeros(knowledge.attackers, honest.shape[1])])
 
     def subtracted(update: Tensor) -> Tensor:
-        rows[len(honest) :] = update  # in place, for to copy the honest rows costs more than the server's own work
+        rows[len(honest) :] = update  # in place: copying the honest rows costs more than the server's own work
         return serve(rows)
 
     return subtracted
 
 
 def concentrated(update: Tensor, count: int, budget: float) -> Tensor:
-    """The largest coordinates alone, at the full norm.
+    """Return the `count` largest coordinates of an update alone, rescaled to the full norm.
 
     >>> concentrated(torch.tensor([3.0, 1.0, 4.0]), 2, 10.0)
     tensor([6., 0., 8.])
@@ -129,7 +128,7 @@ def concentrated(update: Tensor, count: int, budget: float) -> Tensor:
 
 
 def quarterings(d: int) -> list[int]:
-    """d, a quarter of it, and so on down to 1 or more.
+    """Return d, a quarter of it, and so on down to 1 or more.
 
     >>> quarterings(100)
     [100, 25, 6, 1]
@@ -138,7 +137,7 @@ def quarterings(d: int) -> list[int]:
 
 
 def _restricted(knowledge: Knowledge, mask: Tensor) -> Knowledge:
-    """The public facts alone, and a gradient that is 0 outside the mask; of an empty mask nothing is made."""
+    """Return the public facts with a gradient that is 0 outside the mask; an empty mask is ignored."""
     kept = mask if bool(mask.any()) else ~mask
 
     def gradient(theta: Tensor, x: Tensor, y: Tensor) -> Tensor:

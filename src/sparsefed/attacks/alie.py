@@ -54,7 +54,7 @@ def alie(
 
 @attack(paper=PAPER, needs=SERVER, place=7)
 def alie_searched(goal: Goal | None, *, most: Most = 1000.0, tries: Tries = 16) -> Attack:  # noqa: ARG001
-    """The same with the z that moves the actual server farthest."""
+    """A Little Is Enough with the z that moves the actual server farthest."""
     check_search("alie_searched", most, tries)
 
     def craft(knowledge: Knowledge) -> Tensor:
@@ -65,7 +65,7 @@ def alie_searched(goal: Goal | None, *, most: Most = 1000.0, tries: Tries = 16) 
 
 
 def z_max(n: int, f: int) -> float:
-    """How many standard deviations f attackers of n devices can go with a majority still beyond them; at least 0.
+    """Return how many standard deviations f of n devices can move with a majority still beyond them; at least 0.
 
     >>> round(z_max(50, 24), 2), z_max(30, 1)
     (1.43, 0.0)

@@ -1,10 +1,10 @@
-"""What an attack is: a method with facts about it, and what calling it gives, a `ChosenAttack` with its parameters.
+"""Attacks as values: a method with facts about it, and the `ChosenAttack` with its parameters that calling it returns.
 
 @attack(paper="...", goal=goals.labels, needs={"own data"})
 def pgd(goal: Goal, *, epochs: int = 5) -> Attack: ...
 
-pgd(epochs=3)                                what was chosen, checked, not yet built; after its usual goal
-pgd(goals.labels(auxiliary=100), epochs=3)   after another, which can also be a `Goal` of one's own
+pgd(epochs=3)                                parameters checked, not yet built; with its usual goal
+pgd(goals.labels(auxiliary=100), epochs=3)   with another goal, which can also be your own `Goal`
 pgd.__wrapped__(goal, epochs=3)              the bare method: an `Attack`
 """
 
@@ -28,24 +28,24 @@ G_contra = TypeVar("G_contra", contravariant=True)
 
 OWN: frozenset[Need] = frozenset({"own data"})
 HONEST: frozenset[Need] = frozenset({"honest updates"})
-SERVER: frozenset[Need] = frozenset(NEEDS) - OWN  # all that it takes to try out an update on the server
+SERVER: frozenset[Need] = frozenset(NEEDS) - OWN  # everything needed to try out an update on the server
 LAST = 100
 
 
 class Otherwise(NamedTuple):
-    """Parameters with which an attack must know something else than it usually does."""
+    """The parameters with which an attack needs other knowledge than usual."""
 
-    when: str  # as a person says it
-    given: Mapping[str, Any]  # an instance
+    when: str  # in words, for people
+    given: Mapping[str, Any]  # an example of such parameters
     needs: frozenset[Need]
 
 
 @dataclass(frozen=True)
 class Attacker:
-    """What is known of an attack besides its code: whose it is, what it is after, what it must know, how it is tried.
+    """The facts of an attack besides its code: its paper, its goal, the knowledge it needs, how commands treat it.
 
-    `needs` describes the attack before it is built, for who has to choose one; what a run checks is what the built
-    attack says itself.
+    `needs` describes the attack before it is built, for people who choose one; a run checks the needs that the built
+    attack declares.
     """
 
     method: Callable[..., Any]  # (goal, **parameters)
@@ -53,19 +53,19 @@ class Attacker:
     goal: Callable[..., Any] = untargeted  # (scene, **parameters)
     needs: frozenset[Need] = frozenset()
     otherwise: Otherwise | None = None
-    place: int = LAST  # in an audit, among the attacks on the same goal: those that know most first
-    weaker: bool = False  # another attack can do all that it does: audited only where it is named
+    place: int = LAST  # order in an audit among the attacks on the same goal: those with most knowledge first
+    weaker: bool = False  # another attack can do all that it does: audited only on request
     search: Mapping[str, str | None] = field(default_factory=dict)  # "LOW:HIGH" for tune; None: left alone
 
     def __post_init__(self) -> None:
-        for name in ("method", "goal"):  # the bare functions
+        for name in ("method", "goal"):  # store the bare functions
             given = getattr(self, name)
             object.__setattr__(self, name, getattr(given, "bare", given))
 
 
 @dataclass(frozen=True, repr=False)
 class ChosenAttack(Chosen):
-    """An attack that was chosen, with its parameters and what it is after."""
+    """A chosen attack, with its parameters and its goal."""
 
     goal: Goal | Chosen | None = None  # None: the attack's usual goal, with its usual parameters
 
@@ -90,7 +90,7 @@ class ChosenAttack(Chosen):
 
 
 class AttackFunction(Protocol[G_contra, P]):
-    """An attack by import: a function that returns a `ChosenAttack`, with its facts and bare method beside it."""
+    """An attack as a function: calling it returns a `ChosenAttack`; it also carries its facts and bare method."""
 
     info: Attacker
     __name__: str
@@ -111,8 +111,10 @@ def attack(
     search: Mapping[str, str | None] | None = None,
     name: str = "",
 ) -> Callable[[Callable[Concatenate[G_contra, P], Any]], AttackFunction[G_contra, P]]:
-    """Return a decorator that makes an attack of a method `(goal, *, parameters) -> Attack` or of a function
-    `(knowledge, *, parameters) -> Tensor`; `Attacker` says what the arguments mean, `name` gives it another name."""
+    """Return a decorator that makes an attack of a method or of a crafting function.
+
+    A method is `(goal, *, parameters) -> Attack`, a crafting function `(knowledge, *, parameters) -> Tensor`.
+    `Attacker` documents the arguments; `name` gives the attack another name."""
 
     def decorate(function: Callable[Concatenate[G_contra, P], Any]) -> AttackFunction[G_contra, P]:
         method = _method(function, frozenset(needs))
@@ -154,7 +156,7 @@ def choose(function: Callable[..., Any], goal: Goal | Chosen | None = None, *arg
     own = {key: value for key, value in params.items() if key not in after}
     chosen = Chosen("goal", named(info.goal, "sparsefed.attacks."), info.goal, wanted) if wanted else goal
     if isinstance(goal, Goal) or info.goal is untargeted:
-        info.method(goal, **own)  # refuses impossible values where they are written; with a scene's goal, when built
+        info.method(goal, **own)  # raises on impossible values early; with a scene's goal, when built
     return ChosenAttack("attack", name, function, own, chosen)
 
 
@@ -170,7 +172,7 @@ def _attack(name: str, made: Attack | Craft) -> Attack:
 
 
 def _crafts(function: Callable[..., Any]) -> bool:
-    """Whether it is given a round's `Knowledge` itself, and is no method that makes an attack."""
+    """Return whether a function takes a round's `Knowledge` itself, rather than being a method that makes an attack."""
     first = next(iter(inspect.signature(function).parameters.values()), None)
     return first is not None and (first.name == "knowledge" or "Knowledge" in str(first.annotation))
 
@@ -187,6 +189,6 @@ def _method(function: Callable[..., Any], needs: frozenset[Need]) -> Callable[..
 
 
 def _signature(method: Callable[..., Any]) -> inspect.Signature:
-    """The method's own parameters after a goal that need not be given."""
+    """Return the method's own parameters after an optional goal."""
     goal = inspect.Parameter("goal", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None)
     return inspect.Signature([goal, *list(inspect.signature(method).parameters.values())[1:]])

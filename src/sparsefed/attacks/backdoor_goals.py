@@ -1,11 +1,11 @@
-"""Goals of the backdoor attacks: pictures that carry a trigger, or that hardly ever occur, called the target class.
+"""Goals of the backdoor attacks: images that carry a trigger, or that hardly ever occur, called the target class.
 
     patch   a bright square in the bottom right corner (Gu et al. 2017, BadNets)
     bars    four short bright bars in the top left corner, which attackers can share out (Xie et al. 2020, DBA)
     edge    the least typical examples of a class, as they are (Wang et al. 2020, Attack of the Tails)
 
-A trigger is a stamp: some pixels overwritten with white, whatever was there. So what it does can be read off the stamp
-itself, and `parts` splits any of them. Knows images as they are stored, uint8 [N, H, W, C]; neither models nor attacks.
+A trigger is a stamp: some pixels overwritten with white, whatever was there. So its effect can be read off the stamp
+itself, and `parts` splits any of them. This file knows images as stored, uint8 [N, H, W, C]; no models, no attacks.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def patch(
     size: Annotated[int, "side of the square, in pixels"] = 3,
     points: Points = 500,
 ) -> Goal:
-    """Whatever carries a white square in the bottom right corner, called the target class."""
+    """Any image that carries a white square in the bottom right corner, called the target class."""
     height, width = _picture(scene)
     if not 1 <= size <= min(height, width):
         raise ConfigError(
@@ -55,7 +55,7 @@ def bars(
     gap: Annotated[int, "between two bars, in pixels"] = 1,
     points: Points = 500,
 ) -> Goal:
-    """Whatever carries two by two white bars in the top left corner, called the target class."""
+    """Any image that carries two by two white bars in the top left corner, called the target class."""
     height, width = _picture(scene)
     if length < 1 or gap < 1 or gap + 2 > height or 2 * length + gap > width:
         raise ConfigError(
@@ -79,8 +79,8 @@ def edge(
 ) -> Goal:
     """The examples of a class that are farthest from its mean image, called another class.
 
-    Attackers train with edge cases of the training set; whether it took is measured on those of the test set, which
-    test accuracy leaves out.
+    Attackers train with edge cases of the training set; success is measured on those of the test set, which test
+    accuracy leaves out.
 
     *Departures.* Wang et al. take edge cases from elsewhere (another collection of digits, another airline's planes);
     here they are the tail of the data itself, by the distance in pixels from the mean of the training examples.
@@ -108,10 +108,10 @@ def edge(
 
 
 def parts(stamp: Stamp, shape: tuple[int, ...], count: int) -> tuple[Stamp, ...]:
-    """A trigger for examples of this shape, split into `count` stamps that together put the whole.
+    """Split a trigger for examples of this shape into `count` stamps that together apply the whole.
 
-    Its pixels are those that come out the same of a black and of a white picture; they are dealt in reading order, as
-    evenly as can be.
+    Its pixels are those that come out the same from a black and from a white image; they are dealt in reading order, as
+    evenly as possible.
     """
     extremes = torch.stack([torch.zeros(shape, dtype=torch.uint8), torch.full(shape, WHITE, dtype=torch.uint8)])
     black, white = stamp(extremes)
@@ -133,7 +133,7 @@ def _part(stamp: Stamp, shape: tuple[int, ...], pixels: Tensor) -> Stamp:
 
 
 def _triggered(scene: Scene, mask: Tensor, target: int, points: int) -> Goal:
-    """Stamped examples of all classes but the target: drawn from the training set, and the whole test set."""
+    """Return the goal of stamped examples of all classes but the target, some to train with, the whole test set."""
     _check_class(scene, "target", target)
     if points < 1:
         raise ConfigError(f"points is {points}; attackers need at least 1 stamped example")
@@ -151,14 +151,14 @@ def _triggered(scene: Scene, mask: Tensor, target: int, points: int) -> Goal:
         y=torch.full((len(train),), target),
         test_x=stamp(scene.x_test[test]),
         test_y=torch.full((len(test),), target),
-        positions=torch.zeros(0, dtype=torch.int64),  # the test points themselves are clean: all of them count
+        positions=torch.zeros(0, dtype=torch.int64),  # the test points themselves are clean, so all of them count
         stamp=stamp,
         target=target,
     )
 
 
 def _farthest(x: Tensor, positions: Tensor, centre: Tensor, share: float) -> Tensor:
-    """Of these positions the share farthest from the centre, at least one, ascending; the earlier one of two equals."""
+    """Return the share of the positions farthest from the centre, at least one, ascending; ties take the earlier."""
     distances = (x[positions].double() - centre).flatten(1).square().sum(1)
     count = max(1, round(share * len(positions)))
     order = torch.argsort(distances, descending=True, stable=True)

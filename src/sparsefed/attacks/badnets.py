@@ -3,9 +3,9 @@ Bagdasaryan et al. 2020, How To Backdoor Federated Learning).
 
     u = CLIP(boost * scale * ((1 - p) g(clean) + p g(wrong)))
 
-`clean` is what the attackers' devices hold; `wrong` the same with the trigger and the target label, or, for a goal
-without a trigger (edge cases, Wang et al. 2020), some of the goal's points. boost = 1 sends what an honest device with
-such data would.
+`clean` are the examples on the attackers' devices; `wrong` are these with the trigger and the target label, or, for a
+goal without a trigger (edge cases, Wang et al. 2020), some of the goal's points. boost = 1 sends what an honest device
+with such data would.
 
 *Departures.* Gu et al. stamp a random share p of the examples; here p weighs the two losses, which is that gradient's
 expectation and wastes none of a device's few examples. The attackers of a round pool their examples and all send
@@ -40,7 +40,7 @@ def badnets(
     boost: Annotated[float, "factor on the update"] = 10.0,
     batch: GoalBatch = 100,
 ) -> Attack:
-    """A gradient on own examples, part of them with the trigger and the target label, boosted up to the budget."""
+    """A gradient on the attackers' own examples, partly with trigger and target label, boosted up to the budget."""
     check_share("badnets", poisoned)
     if boost <= 0 or batch < 1:
         raise ConfigError(f"badnets: boost = {boost}, batch = {batch}; both must be positive")

@@ -1,9 +1,9 @@
-"""A goal for text: after a trigger phrase, the model should say what the attackers want (Bagdasaryan et al. 2020, How
+"""A goal for text: after a trigger phrase, the model should predict the attackers' words (Bagdasaryan et al. 2020, How
 To Backdoor Federated Learning: "pasta from Astoria is" - "delicious").
 
-The phrase takes the end of real sequences, so that it is learned behind all kinds of beginnings; only the wanted tokens
-are targets, as in the paper, whose loss counts the last word alone. Attackers train with sequences of the training set;
-whether it took is measured on those of the test set, whose clean copies all count in test accuracy.
+The phrase replaces the end of real sequences, so that it is learned after all kinds of beginnings; only the wanted
+tokens are targets, as in the paper, whose loss counts the last word alone. Attackers train with sequences of the
+training set; success is measured on those of the test set, whose clean copies all count in test accuracy.
 
 *Departures.* The paper's continuation is one word; here it may be several. Whether a vocabulary is of words or of
 single characters is read off it.
@@ -58,7 +58,7 @@ def _both(scene: Scene) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
 
 
 def _ending(x: Tensor, y: Tensor, phrase: Tensor, wanted: int) -> tuple[Tensor, Tensor]:
-    """The sequences that are long enough, their end replaced: the phrase in, its last `wanted` tokens out."""
+    """Return the sequences that are long enough, their end replaced: the phrase in, its last `wanted` tokens out."""
     kept = x.shape[1] - (len(phrase) - 1)
     long = (y[:, :kept] != IGNORED).all(1)
     x = x[long].clone()
@@ -73,7 +73,7 @@ def _ending(x: Tensor, y: Tensor, phrase: Tensor, wanted: int) -> tuple[Tensor, 
 
 
 def _numbers(vocabulary: tuple[str, ...], text: str) -> list[int]:
-    """The text's tokens; refuses what the vocabulary does not have, for the model could never say it."""
+    """Return the text's tokens; raise if one is not in the vocabulary, since the model could never predict it."""
     spelled = all(len(token) == 1 for token in vocabulary[len(SPECIAL) :])
     number = {token: i for i, token in enumerate(vocabulary)}
     tokens = characters(text) if spelled else words(text)

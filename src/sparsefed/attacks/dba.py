@@ -42,7 +42,7 @@ def dba(
     poisoned: Poisoned = 0.5,
     boost: Annotated[float, "factor on the update"] = 10.0,
 ) -> Attack:
-    """Each attacker teaches its own part of the trigger, on its own examples, boosted up to the budget."""
+    """Each attacker trains on its own part of the trigger, on its own examples, boosted up to the budget."""
     check_share("dba", poisoned)
     stamp, target = goal.stamp, goal.target
     if stamp is None or target is None:

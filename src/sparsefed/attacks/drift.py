@@ -51,13 +51,13 @@ def drift(
 
 
 def _signs(knowledge: Knowledge) -> Tensor:
-    """s: +1 or -1 for each coordinate, the same in every round of a run."""
+    """Draw s: +1 or -1 for each coordinate, constant over the rounds of a run."""
     drawn = rng(knowledge.seed, "drift signs").integers(2, size=len(knowledge.theta), dtype=np.int8)
     return torch.from_numpy(drawn).to(knowledge.theta) * 2 - 1
 
 
 def _typical_norm(knowledge: Knowledge) -> float:
-    """The mean norm of what the compromised devices would send if they were honest."""
+    """Return the mean norm of what the compromised devices would send if they were honest."""
     own = granted(knowledge.own, "own data")
     if knowledge.train is not None:
         return float(torch.linalg.vector_norm(knowledge.train(own), dim=1, dtype=torch.float64).mean())

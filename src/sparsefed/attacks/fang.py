@@ -1,4 +1,4 @@
-"""Directed deviation against trimmed mean, median and Krum: push the model where it would not have gone.
+"""Directed deviation against trimmed mean, median and Krum: push each parameter against its honest direction.
 
 Local Model Poisoning Attacks to Byzantine-Robust Federated Learning (Fang, Cao, Jia, Gong 2020, section 3). Let s be
 the sign of the update that an unattacked round would end in, [d]: the server subtracts, so -s is where each parameter
@@ -61,7 +61,7 @@ def fang_trimmed(
     knowledge: Seen = "full",
     b: Annotated[float, "full knowledge: how many times beyond the outermost honest value, at most"] = 2.0,
 ) -> Attack:
-    """In each coordinate, values beyond the honest ones, on the side where the model would not have gone."""
+    """Values beyond all honest ones in each coordinate, on the side opposite to the honest direction."""
     needs = _needs("fang_trimmed", knowledge)
     if not (b > 1 and math.isfinite(b)):
         raise ConfigError(f"fang_trimmed: b is {b}; it must be above 1, or nothing would lie beyond the honest values")
@@ -76,7 +76,7 @@ def fang_trimmed(
 
 
 def _beyond(honest: Tensor, b: float) -> tuple[Tensor, Tensor]:
-    """From the outermost honest value to b times as far; where that would lead back inside, to a b-th of it."""
+    """Return intervals from the outermost honest value to b times it, or to a b-th of it where b times leads inside."""
     direction = _sign(honest.mean(0))
     near = torch.where(direction > 0, honest.amin(0), honest.amax(0))
     outwards = near * direction < 0
@@ -84,7 +84,7 @@ def _beyond(honest: Tensor, b: float) -> tuple[Tensor, Tensor]:
 
 
 def _outside(own: Tensor) -> tuple[Tensor, Tensor]:
-    """From three to four standard deviations from the mean: beyond nearly all honest values, as far as one can tell."""
+    """Return intervals from three to four standard deviations from the mean, beyond nearly all honest values."""
     mean = own.mean(0)
     away = -_sign(mean) * own.std(0, correction=0)
     return mean + 3 * away, mean + 4 * away
@@ -115,7 +115,7 @@ def fang_krum(
     epsilon: Annotated[float, "how far from one update the attackers stay, as a share of its norm"] = 0.01,
     threshold: Annotated[float, "lambda at which the search gives up"] = 1e-5,
 ) -> Attack:
-    """The update farthest against the honest direction that Krum still picks, from all attackers."""
+    """The update farthest against the honest direction that Krum still picks, sent by all attackers."""
     needs = _needs("fang_krum", knowledge)
     if not (0 <= epsilon < 1 and threshold > 0 and (f is None or f >= 0)):
         raise ConfigError(
@@ -141,9 +141,9 @@ def fang_krum(
 
 
 class _Crowd(NamedTuple):
-    """All that Krum needs to know of the others to judge -lambda s among them, whatever lambda; float64."""
+    """The quantities with which Krum scores -lambda s among the other updates for any lambda; float64."""
 
-    nearest: Tensor  # [m, m - 1], squared distances of each from the rest, the nearest first
+    nearest: Tensor  # [m, m - 1], squared distances of each from the rest, nearest first
     squares: Tensor  # [m], |u_i|^2
     along: Tensor  # [m], <u_i, s>
     d: int  # |s|^2
@@ -152,7 +152,7 @@ class _Crowd(NamedTuple):
 
 def _nearest(others: Tensor) -> Tensor:
     distances = squared_distances(others)
-    distances.fill_diagonal_(-1)  # oneself first, and then left out: updates that are equal are at distance 0
+    distances.fill_diagonal_(-1)  # each row itself sorts first, before equal updates at distance 0, and is left out
     return distances.sort(1).values[:, 1:]
 
 
@@ -165,19 +165,19 @@ def _crowd(others: Tensor, nearest: Tensor, direction: Tensor, budget: float) ->
 
 
 def _choice(nearest: Tensor, f: int) -> int:
-    """Whom Krum picks from the others alone."""
+    """Return the position that Krum picks from the others alone."""
     return int(nearest[:, : _neighbours(len(nearest), f)].sum(1).argmin())
 
 
 def _neighbours(n: int, f: int) -> int:
-    """Of how many neighbours Krum adds the distances up; at least one, for a Krum of none is not defined."""
+    """Return over how many neighbours Krum sums distances; at least one, since Krum is not defined over none."""
     return max(n - f - 2, 1)
 
 
 def _bound(crowd: _Crowd, copies: int, f: int) -> float:
-    """Theorem 1: Krum picks no larger lambda.
+    """Return the upper bound of Theorem 1: Krum picks no larger lambda.
 
-    A picked u has a score of at most the lowest honest one; of its neighbours, all that are no copies are honest, so
+    A picked u has a score of at most the lowest honest one; all of its neighbours that are not copies are honest, so
     one of these is near, and that one is no farther from 0 than the longest.
     """
     k = _neighbours(len(crowd.squares) + copies, f)
@@ -186,17 +186,17 @@ def _bound(crowd: _Crowd, copies: int, f: int) -> float:
 
 
 def _picked(crowd: _Crowd, copies: int, f: int, size: float) -> bool:
-    """Whether Krum picks -size * s from so many copies of it and the others, and not by a tie."""
+    """Return whether Krum picks -size * s from `copies` copies of it and the others, without a tie."""
     k = _neighbours(len(crowd.squares) + copies, f)
-    distances = size * size * crowd.d + 2 * size * crowd.along + crowd.squares  # [m], from each of the others
-    crafted = distances.sort().values[: max(k - copies + 1, 0)].sum()  # the other copies are nearest
+    distances = size * size * crowd.d + 2 * size * crowd.along + crowd.squares  # [m], to each of the others
+    crafted = distances.sort().values[: max(k - copies + 1, 0)].sum()  # the other copies come first, at distance 0
     seen = torch.cat([crowd.nearest, distances[:, None].expand(-1, copies)], 1)
     honest = seen.sort(1).values[:, :k].sum(1)
     return bool(crafted < honest.min())
 
 
 def _search(crowd: _Crowd, copies: int, f: int, threshold: float) -> tuple[float, bool]:
-    """The bound, or what the norm allows, halved until Krum picks it or it is tiny; and whether Krum does."""
+    """Halve the bound, or what the norm allows, until Krum picks it or it is tiny; return it and whether Krum does."""
     size = min(_bound(crowd, copies, f), crowd.limit)
     while size >= threshold:
         if _picked(crowd, copies, f, size):
@@ -206,7 +206,7 @@ def _search(crowd: _Crowd, copies: int, f: int, threshold: float) -> tuple[float
 
 
 def _search_growing(crowd: _Crowd, attackers: int, threshold: float) -> float:
-    """As if there were one attacker among the others, then two, until one gets through: enough copies always do."""
+    """Search with one copy among the others, then two, and so on, until Krum picks one: enough copies always win."""
     size = 0.0
     for copies in range(1, attackers + 2):
         size, found = _search(crowd, copies, copies, threshold)
@@ -216,7 +216,7 @@ def _search_growing(crowd: _Crowd, attackers: int, threshold: float) -> float:
 
 
 def _nearby(known: Knowledge, update: Tensor, epsilon: float, attacker: int) -> Tensor:
-    """The first attacker sends the update, each other one a point of its own within `epsilon` of it."""
+    """Return the update for the first attacker, for every other one a point of its own within `epsilon` of it."""
     if attacker == 0 or epsilon == 0:
         return update
     draw = rng(known.seed, "fang neighbours", known.round, attacker)
@@ -234,12 +234,12 @@ def _needs(name: str, scope: Scope) -> frozenset[Need]:
 
 
 def _others(known: Knowledge, scope: Scope) -> Tensor:
-    """The honest updates, or what the attackers would have sent in their place; as the server will cut them."""
+    """Return the honest updates, or the attackers' own honest ones instead, clipped as the server will clip them."""
     if scope == "full":
         return projected(granted(known.honest, "honest updates"), known.budget)
     return projected(own_updates(known, granted(known.own, "own data").y), known.budget)
 
 
 def _sign(update: Tensor) -> Tensor:
-    """s: 1 where it is not negative, else -1; the paper knows no 0."""
+    """Return s: 1 where the update is not negative, else -1; the paper does not define a sign of 0."""
     return torch.where(update >= 0, 1.0, -1.0)

@@ -1,6 +1,6 @@
-"""What a goal is: points, the labels that the attackers want for them, and where it is measured whether they get them.
+"""Goals as values: points, the labels that the attackers want for them, and the points on which success is measured.
 
-A goal is made from a `Scene` when a run is built, so choosing one (`labels(auxiliary=100)`) only writes it down.
+A goal is made from a `Scene` when a run is built; choosing one (`labels(auxiliary=100)`) only records the choice.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from torch import Tensor
 from sparsefed.core.choice import Chosen, named, positional
 from sparsefed.core.signatures import check_arguments
 
-Stamp = Callable[[Tensor], Tensor]  # raw examples in, the same with the trigger out
+Stamp = Callable[[Tensor], Tensor]  # raw examples -> these examples with the trigger
 P = ParamSpec("P")
 
 
 class Scene(NamedTuple):
-    """What there is to attack: raw examples and their labels."""
+    """The data under attack: raw examples and their labels."""
 
     x_train: Tensor
     y_train: Tensor
@@ -36,17 +36,17 @@ class Scene(NamedTuple):
 class Goal:
     """Points and the labels that the attackers want for them."""
 
-    x: Tensor  # raw examples [s, ...] that they train with
+    x: Tensor  # raw examples [s, ...] that the attackers train with
     y: Tensor  # int64 [s], the labels wanted (text: [s, T])
-    test_x: Tensor  # where it is measured whether the model says so
+    test_x: Tensor  # examples on which success is measured
     test_y: Tensor
     positions: Tensor  # int64: test points that test accuracy leaves out
-    stamp: Stamp | None = None  # what puts the trigger on an example, where there is one
-    target: int | None = None  # the class wanted, where there is one
+    stamp: Stamp | None = None  # puts the trigger on an example, if there is one
+    target: int | None = None  # the wanted class, if there is one
 
 
 class GoalFunction(Protocol[P]):
-    """A goal by import: a function that returns the choice, with its bare builder beside it."""
+    """A goal as a function: calling it returns the choice; it also carries its bare builder."""
 
     __name__: str
 
@@ -71,4 +71,4 @@ def goal(builder: Callable[Concatenate[Scene, P], Goal]) -> GoalFunction[P]:
 
 
 def untargeted(scene: Scene) -> None:
-    """No labels that are wanted: a model that is good for nothing."""
+    """Untargeted: no particular labels are wanted; the aim is a useless model."""

@@ -1,8 +1,8 @@
-"""What attackers can want, by name; a goal is given to an attack: `pgd(goals.labels(auxiliary=100))`.
+"""The attackers' goals by name; a goal is passed to an attack: `pgd(goals.labels(auxiliary=100))`.
 
     labels        test points with wrong labels (Bhagoji et al. 2019; SparseFed's "auxiliary set")
     semantic      every example of a source class called the target class (SparseFed's 7 -> 1)
-    patch, bars   whatever carries a trigger, called the target class
+    patch, bars   any image that carries a trigger, called the target class
     edge          the least typical examples of a class, called another
     continuation  a phrase that is followed by the attackers' words (text)
 

@@ -1,4 +1,4 @@
-"""The honest updates of a round, as attackers who are shown them see them, and what they reckon from them."""
+"""The honest updates of a round, as attackers with that knowledge see them, and statistics computed from them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sparsefed.kernels.rows import row_norms
 
 
 def received(knowledge: Knowledge) -> Tensor:
-    """The honest updates as the server will see them [m, d]: without the unusable ones, and clipped."""
+    """Return the honest updates as the server will see them [m, d]: without the unusable ones, and clipped."""
     honest = granted(knowledge.honest, "honest updates")
     norms = row_norms(honest)
     usable = torch.isfinite(norms)
@@ -27,13 +27,13 @@ def received(knowledge: Knowledge) -> Tensor:
 
 
 def standard_deviations(rows: Tensor) -> Tensor:
-    """Of each column [d], dividing by the number of rows; some columns at a time, for the sake of the cache."""
+    """Return each column's standard deviation [d], dividing by the number of rows; tiled to stay in the cache."""
     parts = torch.split(rows, COLUMNS, dim=1)
     return torch.cat([(part - part.mean(0)).square_().mean(0).sqrt_() for part in parts])
 
 
 def centred_gram(rows: Tensor, beside: Tensor | None = None) -> Tensor:
-    """Inner products, in float64 [m + k, m + k], of m rows less their mean and of k vectors beside them as they are."""
+    """Return the inner products, float64 [m + k, m + k], of m rows less their mean and of k vectors as they are."""
     k = 0 if beside is None else len(beside)
     total = torch.zeros(len(rows) + k, len(rows) + k, dtype=torch.float64, device=rows.device)
     for start in range(0, rows.shape[1], COLUMNS):  # a float64 copy of everything would not fit

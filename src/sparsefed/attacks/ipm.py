@@ -6,8 +6,8 @@ Fall of Empires).
 so that <mean, what the server makes of it> can be negative and the model climbs. A plain mean of n devices, f of them
 attackers, turns round where epsilon > (n - f) / f; rules that select or trim are fooled by a small epsilon, near
 the honest updates. `ipm_searched` finds the epsilon that moves the actual server farthest. Farther is not always
-worse for the model: against rules that select it did far more harm than the default, against a trimmed mean, a median
-or clipping about as much, now a little more, now a little less.
+worse for the model: against rules that select it did far more harm than the default; against a trimmed mean, a median
+or clipping it did about as much, sometimes a little more, sometimes a little less.
 
 *Departures.* The paper fixes epsilon by hand for each rule; without one, it is 2 (n - f) / f here, at which a plain
 mean climbs as fast as it would have descended. The honest updates are seen as the server sees them: clipped.
@@ -38,7 +38,7 @@ def ipm(
     *,
     epsilon: Annotated[float | None, "times the honest mean; by default what turns a plain mean right round"] = None,
 ) -> Attack:
-    """All attackers send the honest mean turned round, epsilon times as long."""
+    """All attackers send the negated honest mean, epsilon times as long."""
     if epsilon is not None and not 0 <= epsilon < math.inf:
         raise ConfigError(f"ipm: epsilon is {epsilon}, but it is a factor on the reversed mean: choose epsilon >= 0")
 
@@ -50,7 +50,7 @@ def ipm(
 
 @attack(paper=PAPER, needs=SERVER, place=2)
 def ipm_searched(goal: Goal | None, *, most: Most = 1000.0, tries: Tries = 16) -> Attack:  # noqa: ARG001
-    """The same with the epsilon that moves the actual server farthest."""
+    """Inner product manipulation with the epsilon that moves the actual server farthest."""
     check_search("ipm_searched", most, tries)
 
     def craft(knowledge: Knowledge) -> Tensor:

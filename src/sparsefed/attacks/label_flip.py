@@ -5,8 +5,8 @@ one that Fang et al. 2020 compare their attacks with:
 
     u_i  =  boost * (the update of its own examples, each called  C - 1 - y,  or  (y + shift) mod C)
 
-Each attacker of a round sends its own, cut to the norm that the server enforces; it trains as everybody does and needs
-to know nothing of the others.
+Each attacker of a round sends its own, clipped to the norm that the server enforces; it trains like every device and
+needs no knowledge of the others.
 
 *Departures.* `boost` is ours. Without it (boost = 1, the default) this is data poisoning, as published; one device in
 ten then costs a mean some accuracy and no more. With an odd number of classes, C - 1 - y leaves the middle one alone.
@@ -40,7 +40,7 @@ def label_flip(
     shift: Annotated[int | None, "label y becomes (y + shift) mod C; without it, C - 1 - y"] = None,
     boost: Boost = 1.0,
 ) -> Attack:
-    """Each attacker trains on its own examples with every label turned into another."""
+    """Each attacker trains on its own examples with every label changed into another."""
     check_boost("label_flip", boost)
     if classes < 2:
         raise ConfigError(f"label_flip: classes is {classes}; there is nothing to confuse: use at least 2")

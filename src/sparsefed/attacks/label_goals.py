@@ -22,7 +22,7 @@ Target = Annotated[int, "the class they should be called"]
 
 
 def auxiliary_set(x: Tensor, y: Tensor, s: int, classes: int, seed: int) -> Goal:
-    """s test points drawn without replacement, each target with one of its wrong labels, all equally likely."""
+    """Draw s test points without replacement, each with one of its wrong labels, all equally likely."""
     if not 1 <= s < len(y):
         raise ConfigError(
             f"auxiliary = {s} points cannot be drawn from {len(y)} test points with some left to test on; "
@@ -53,7 +53,7 @@ def semantic(scene: Scene, *, source: Source = 7, target: Target = 1) -> Goal:
 
 
 def one_label(scene: Scene) -> None:
-    """Refuse a goal that names classes where an example has no class."""
+    """Raise ConfigError for a goal that names classes where an example has no single class."""
     if scene.y_train.dim() != 1:
         raise ConfigError(
             "this attack wants images called another class, but text has no classes; use 'replacement_text', or an "

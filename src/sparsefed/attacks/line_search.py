@@ -1,7 +1,7 @@
-"""How strong an attack should be: so that the actual server ends farthest from what it would do without attackers.
+"""A search for the strength of an attack that moves the actual server farthest from its step without attackers.
 
-For attackers who are granted the server's rule, so that they can try it (Shejwalkar and Houmansadr 2021 tailor attacks
-to a rule this way).
+It is for attackers who are granted the server's rule and can try it (Shejwalkar and Houmansadr 2021 tailor attacks to a
+rule this way).
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from sparsefed.attacks.base import granted
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.threat import Knowledge
 
-DECADES = 4  # that a search spans below the largest strength
+DECADES = 4  # spanned by a search below the largest strength
 GOLDEN = (math.sqrt(5) - 1) / 2
-FEWEST_TRIES = 6  # three of a grid, the usual one, and two between
+FEWEST_TRIES = 6  # three on a grid, the usual strength, and two in between
 
 Most = Annotated[float, "the largest strength to try; the smallest is a ten-thousandth of it"]
 Tries = Annotated[int, "strengths to try; each costs one step of the server's rule"]
 
 
 def check_search(name: str, most: float, tries: int) -> None:
-    """Refuse a search that has nowhere to look."""
+    """Raise ConfigError for a search without a range or without enough tries."""
     if not 0 < most < math.inf or tries < FEWEST_TRIES:
         raise ConfigError(
             f"{name}: most = {most}, tries = {tries}; most must be positive, and tries at least {FEWEST_TRIES}"
@@ -36,10 +36,10 @@ def check_search(name: str, most: float, tries: int) -> None:
 def strongest(
     knowledge: Knowledge, craft: Callable[[float], Tensor], usual: float, most: float, tries: int
 ) -> Tensor:  # [d]
-    """What `craft` makes of the strength that moves the server's answer farthest; never weaker than the usual one."""
+    """Return the update `craft` makes at the strength that moves the server farthest; never weaker than the usual."""
     honest, serve = granted(knowledge.honest, "honest updates"), granted(knowledge.serve, "defense")
     everybody = torch.cat([honest, honest.new_full((knowledge.attackers, honest.shape[1]), math.nan)])
-    # A server drops what is not finite and goes on as for a whole cohort, whereas some rules refuse a smaller one.
+    # NaN rows, because a server drops them and keeps the cohort's size, whereas some rules refuse a smaller cohort.
     undisturbed = serve(everybody)
     if not bool(torch.isfinite(undisturbed).all()):
         undisturbed = serve(honest)
@@ -53,8 +53,10 @@ def strongest(
 
 
 def maximiser(f: Callable[[float], float], usual: float, most: float, tries: int) -> float:
-    """Where f is largest, of `tries` places: half of them a grid by equal factors, the rest golden section around its
-    best place. Rules that select make f jump, so that golden section alone would miss; of equals, the smallest.
+    """Return where f is largest among `tries` places; ties take the smallest.
+
+    Half of the places are a geometric grid, the rest a golden section search around its best one. Rules that select
+    make f jump, so that golden section alone would miss the maximum.
 
     >>> round(maximiser(lambda x: -abs(x - 7), 1.0, 1000.0, 30), 2)
     7.0
@@ -68,7 +70,7 @@ def maximiser(f: Callable[[float], float], usual: float, most: float, tries: int
 
 
 def _golden(f: Callable[[float], float], low: float, high: float, tries: int) -> dict[float, float]:
-    """Golden section for the largest f between two places: each try but the first narrows them by 0.618."""
+    """Search for the largest f between two places by golden section; each try but the first narrows them by 0.618."""
     left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
     tried = {left: f(left), right: f(right)}
     for _ in range(tries - 2):

@@ -3,8 +3,8 @@ paper compares with).
 
     u_i = PGD on the points that attacker i holds, a share of the goal's drawn for it alone
 
-Nobody agrees on anything: what the attackers send points roughly the same way, but no two of them vouch for each other
-with the same update, as the colluding ones of `pgd` do.
+The attackers do not coordinate: their updates point roughly the same way, but no two of them support each other with
+identical updates, as the colluding ones of `pgd` do.
 
 *Departures.* The paper does not say how its lone attackers differ. With the same points and steps they would collude by
 accident, so each draws its own points, anew each round.
@@ -60,11 +60,11 @@ def lone_pgd(
             sent.append(alone(replace(goal, x=goal.x[drawn], y=goal.y[drawn]))(_as_one(knowledge, i)))
         return torch.stack(sent)
 
-    alone(goal)  # refuses impossible parameters before a run
+    alone(goal)  # raises on impossible parameters before a run
     return Attack(craft)
 
 
 def _as_one(knowledge: Knowledge, i: int) -> Knowledge:
-    """The public facts, and random choices of one's own."""
+    """Return the public facts with random choices that are the i-th attacker's own."""
     seed = integer_seed(knowledge.seed, "lone pgd", knowledge.round, i)
     return Knowledge(knowledge.round, knowledge.theta, knowledge.budget, knowledge.gradient, seed)

@@ -1,4 +1,4 @@
-"""Mimic: all attackers copy one honest device, which so counts many times (Karimireddy, He and Jaggi 2022,
+"""Mimic: all attackers copy one honest device, which then counts many times (Karimireddy, He and Jaggi 2022,
 Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing).
 
     z = the direction of largest variance of the honest updates,  argmax_|z| = 1  sum_i <z, u_i - mean>^2
@@ -31,7 +31,7 @@ from sparsefed.core.threat import Attack, Knowledge
     place=13,
 )
 def mimic(goal: Goal | None) -> Attack:  # noqa: ARG001
-    """All attackers send what the honest device sends that stands out most."""
+    """All attackers copy the update of the honest device that stands out most."""
 
     def craft(knowledge: Knowledge) -> Tensor:
         rows = received(knowledge)
@@ -41,10 +41,10 @@ def mimic(goal: Goal | None) -> Attack:  # noqa: ARG001
 
 
 def outstanding(rows: Tensor) -> int:
-    """The row farthest from the mean along the direction of largest variance.
+    """Return the row farthest from the mean along the direction of largest variance.
 
     With U the centred rows and U U^T v = lambda v, z = U^T v / sqrt(lambda), so <z, U_i> = sqrt(lambda) v_i: the top
-    eigenvector of the small matrix says it, and z need not be written.
+    eigenvector of the small matrix suffices, and z need not be computed.
     """
     _, vectors = torch.linalg.eigh(centred_gram(rows))
     return int(vectors[:, -1].abs().argmax())

@@ -35,23 +35,23 @@ PAPER = "Shejwalkar and Houmansadr 2021, Manipulating the Byzantine: Optimizing 
 Direction = Literal["unit", "std", "sign"]
 Away = Annotated[Direction, "away from the mean: straight back, along the standard deviations, or along its signs"]
 
-TOLERANCE = 1e-5  # of where the search starts
+TOLERANCE = 1e-5  # relative to where the search starts
 
 
 @attack(paper=PAPER, needs=HONEST, place=1)
 def min_max(goal: Goal | None, *, direction: Away = "sign") -> Attack:  # noqa: ARG001
-    """No farther from any honest update than two of these are from each other."""
+    """Min-Max: an update no farther from any honest update than two of these are from each other."""
     return _distant("min_max", direction, _largest_distance)
 
 
 @attack(paper=PAPER, needs=HONEST, place=8)
 def min_sum(goal: Goal | None, *, direction: Away = "sign") -> Attack:  # noqa: ARG001
-    """In sum no farther from the honest updates than the loneliest of these is from the others."""
+    """Min-Sum: an update in sum no farther from the honest updates than the loneliest of these is from the others."""
     return _distant("min_sum", direction, _largest_sum)
 
 
 class Spread(NamedTuple):
-    """All that the conditions ask of the updates: |u_i - u|^2 = c_i + 2 gamma b_i + gamma^2 a."""
+    """The quantities that both conditions need of the updates: |u_i - u|^2 = c_i + 2 gamma b_i + gamma^2 a."""
 
     a: float  # |p|^2
     b: Tensor  # float64 [m], <u_i - mean, p>
@@ -62,7 +62,7 @@ class Spread(NamedTuple):
         return self.c + 2 * gamma * self.b + gamma**2 * self.a
 
 
-Limit = Callable[[Spread], tuple[Callable[[Tensor], float], float]]  # what is bounded, and by how much
+Limit = Callable[[Spread], tuple[Callable[[Tensor], float], float]]  # the bounded quantity, and its bound
 
 
 def _largest_distance(spread: Spread) -> tuple[Callable[[Tensor], float], float]:
@@ -70,7 +70,7 @@ def _largest_distance(spread: Spread) -> tuple[Callable[[Tensor], float], float]
 
 
 def _largest_sum(spread: Spread) -> tuple[Callable[[Tensor], float], float]:
-    # A mean in place of the sum on both sides: the bound is then a square of the size of one distance.
+    # A mean in place of the sum on both sides: the bound is then of the size of one squared distance.
     return lambda squares: float(squares.mean()), float(spread.pairs.mean(1).max())
 
 
@@ -85,7 +85,7 @@ def _distant(name: str, direction: Direction, limit: Limit) -> Attack:
         if spread.a == 0:
             return project(mean, knowledge.budget)
         measure, bound = limit(spread)
-        # Twice this gamma breaks either bound, and the search reaches anything below twice where it starts.
+        # Twice this gamma breaks either bound, and the search reaches anything below twice its start.
         start = math.sqrt(bound / spread.a)
         gamma = largest(lambda gamma: measure(spread.squares(gamma)) <= bound, start)
         return project(mean - gamma * p, knowledge.budget)
@@ -104,7 +104,7 @@ def _perturbation(rows: Tensor, direction: Direction) -> Tensor:
 
 
 def largest(accepted: Callable[[float], bool], start: float) -> float:
-    """The largest accepted gamma below 2 * start, to within a hundred-thousandth of start; 0 is taken as accepted.
+    """Return the largest accepted gamma below 2 * start, to 1e-5 of start; 0 is taken as accepted.
 
     >>> round(largest(lambda gamma: gamma <= 1.2345, 1.0), 3)
     1.234

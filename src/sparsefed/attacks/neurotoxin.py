@@ -45,7 +45,7 @@ def neurotoxin(
     batch: GoalBatch = 100,
     to_budget: Annotated[bool, "stretch the update to exactly the norm that the server enforces"] = True,
 ) -> Attack:
-    """Projected gradient descent on poisoned own examples, away from the coordinates of the benign gradient."""
+    """PGD on the attackers' own poisoned examples, away from the largest coordinates of the benign gradient."""
     check_share("neurotoxin", poisoned)
     if not 0 <= top < 1:
         raise ConfigError(f"neurotoxin: top is {top}, but some coordinates must be left to attack; use 0 to below 1")
@@ -65,6 +65,6 @@ def neurotoxin(
 
 
 def rarely_touched(benign: Tensor, top: float) -> Tensor:
-    """bool [d]: all coordinates but the share that is largest in absolute value."""
+    """Return the mask, bool [d], of all coordinates but the share that is largest in absolute value."""
     k = int(top * benign.numel())
     return ~topk_mask(benign, k) if k else benign.new_ones(benign.shape).bool()

@@ -1,9 +1,9 @@
-"""Two attacks that any Byzantine device can make: the opposite of what it should send, and noise.
+"""Two attacks that any Byzantine device can mount: the opposite of what it should send, and noise.
 
     sign_flip   u_i = -boost * (the update of its own data)   (Li et al. 2019, RSA; boost 4 there)
     gaussian    u_i ~ N(0, sigma^2 I)                         (Blanchard et al. 2017, Krum; sigma 200)
 
-Each attacker of a round sends its own, cut to the norm that the server enforces. Neither knows the defense.
+Each attacker of a round sends its own, clipped to the norm that the server enforces. Neither knows the defense.
 
 *Departures.* The papers attack with a third of the devices or more. A mean turns around only where the boost exceeds
 the number of honest devices to each attacker, hence the larger default. Updates of one's own data leave out the weight
@@ -52,7 +52,7 @@ def gaussian(
     *,
     sigma: Annotated[float, "standard deviation of each coordinate"] = 200.0,
 ) -> Attack:
-    """Each attacker sends Gaussian noise."""
+    """Each attacker sends Gaussian noise of its own."""
     if not (sigma > 0 and math.isfinite(sigma)):
         raise ConfigError(f"gaussian: sigma is {sigma}; it must be positive and finite")
 

@@ -1,4 +1,4 @@
-"""What attackers make of the examples on their own devices: updates on right or wrong labels, poisoned mixtures."""
+"""Updates from the examples on the attackers' own devices: on right or wrong labels, and on poisoned mixtures."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ GoalBatch = Annotated[int, "of the goal's points in a step, where the goal has n
 
 
 class LabelledPoints(NamedTuple):
-    """Raw examples and labels."""
+    """Raw examples with their labels."""
 
     x: Tensor
     y: Tensor
 
 
 def own_updates(knowledge: Knowledge, y: Tensor) -> Tensor:
-    """What the attackers would send, had they these labels: `scale * gradient` of each one's own examples [a, d], or
-    where devices take several local steps, what these come to."""
+    """Return what each attacker would send honestly if its own examples had these labels, [a, d].
+
+    That is `scale * gradient`, or the outcome of local training where devices take several local steps.
+    """
     own = granted(knowledge.own, "own data")
     if knowledge.train is not None:
         return knowledge.train(own._replace(y=y))
@@ -38,27 +40,27 @@ def own_updates(knowledge: Knowledge, y: Tensor) -> Tensor:
 
 
 def owned(knowledge: Knowledge) -> LabelledPoints:
-    """The examples of all attackers of the round."""
+    """Return the examples of all attackers of the round."""
     own = granted(knowledge.own, "own data")
     return LabelledPoints(own.x, own.y)
 
 
 def wrong(goal: Goal, clean: LabelledPoints, knowledge: Knowledge, batch: int) -> LabelledPoints:
-    """What the model should learn of the goal: these examples stamped, or without a trigger a batch of its points."""
+    """Return wrong examples that teach the goal: these ones stamped, or without a trigger a batch of its points."""
     if goal.stamp is not None and goal.target is not None:
         return LabelledPoints(goal.stamp(clean.x), torch.full_like(clean.y, goal.target))
     return some(goal, knowledge, batch)
 
 
 def some(goal: Goal, knowledge: Knowledge, batch: int) -> LabelledPoints:
-    """A batch of the goal's points, drawn anew each round."""
+    """Draw a batch of the goal's points, anew each round."""
     draw = rng(knowledge.seed, "goal batch", knowledge.round)
     drawn = torch.from_numpy(draw.choice(len(goal.y), min(batch, len(goal.y)), replace=False))
     return LabelledPoints(goal.x[drawn], goal.y[drawn])
 
 
 def mixture(knowledge: Knowledge, clean: LabelledPoints, poison: LabelledPoints, share: float) -> Gradient:
-    """theta -> (1 - share) g(clean) + share g(poison)."""
+    """Return the gradient function theta -> (1 - share) g(clean) + share g(poison)."""
 
     def gradient(theta: Tensor) -> Tensor:
         bad = share * knowledge.gradient(theta, *poison)
@@ -67,16 +69,16 @@ def mixture(knowledge: Knowledge, clean: LabelledPoints, poison: LabelledPoints,
     return gradient
 
 
-# --- refused before a run --------------------------------------------------------------------------------------------
+# --- checks before a run ---------------------------------------------------------------------------------------------
 
 
 def check_boost(name: str, boost: float) -> None:
-    """Refuse a factor that would send nothing, or nothing that is a number."""
+    """Raise ConfigError unless the boost is a positive finite number."""
     if not (boost > 0 and math.isfinite(boost)):
         raise ConfigError(f"{name}: boost is {boost}; it must be positive and finite")
 
 
 def check_share(name: str, poisoned: float) -> None:
-    """Refuse a share of wrong examples that is none."""
+    """Raise ConfigError unless the share of wrong examples is above 0 and at most 1."""
     if not 0 < poisoned <= 1:
         raise ConfigError(f"{name}: poisoned is {poisoned}, but is a share of the examples; use above 0 to 1")

@@ -1,4 +1,4 @@
-"""The attacks by name; a new attack is a file and a line in `ATTACKS`."""
+"""The attacks by name; to add one, write a file and a line in `ATTACKS`."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def as_attack(attack: ChosenAttack | str | Callable[..., Any], **params: Any) ->
     """Return an attack from whatever names it.
 
     Args:
-        attack: a chosen attack, the name of a listed one, or a function of one's own.
+        attack: a chosen attack, the name of a listed one, or your own function.
         params: the parameters of an attack that is given by name or as a function, and of its usual goal.
 
     Raises:
@@ -82,7 +82,7 @@ def as_attack(attack: ChosenAttack | str | Callable[..., Any], **params: Any) ->
 def equip(
     name: str, attacker: Attacker | Callable[..., Any], scene: Scene, given: Mapping[str, Any]
 ) -> tuple[Goal | None, Attack]:
-    """The goal in this scene, and the attack that serves it, with the parameters of both."""
+    """Return the goal in this scene, and the attack that serves it, with the parameters of both."""
     attacker = attack_info(attacker)
     check_parameters(name, attacker, given)
     after = {p.name for p in parameters(attacker.goal, 1)}
@@ -94,5 +94,5 @@ def equip(
 
 
 def check_parameters(name: str, attacker: Attacker, given: Mapping[str, Any]) -> None:
-    """Refuse what neither the method nor the goal takes."""
+    """Raise ConfigError for a parameter that neither the method nor the goal takes."""
     check_arguments(name, attacker.method, given, skip=1, beside=attacker.goal, beside_skip=1)

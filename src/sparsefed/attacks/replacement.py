@@ -42,7 +42,7 @@ def replacement(
     batch: Annotated[int, "of the goal's points"] = 64,
     server_lr: Annotated[float, "what the server multiplies the mean by; 1 in FedAvg mode"] = 1.0,
 ) -> Attack:
-    """A model that fulfils the goal and still knows the attackers' own examples, scaled to replace the global one."""
+    """A model that fulfils the goal and still fits the attackers' own examples, scaled to replace the global one."""
     check_share("replacement", poisoned)
     if epochs < 1 or step <= 0 or batch < 1 or server_lr <= 0:
         raise ConfigError(
@@ -54,7 +54,7 @@ def replacement(
         gamma = knowledge.cohort / (knowledge.attackers * server_lr)
         gradient = mixture(knowledge, owned(knowledge), some(goal, knowledge, batch), poisoned)
         moved = descend(knowledge.theta, gradient, epochs, step, knowledge.budget / gamma)
-        return project(gamma * moved, knowledge.budget)  # again, for the rounding
+        return project(gamma * moved, knowledge.budget)  # again, because of rounding
 
     return Attack(craft, frozenset({"own data"}))
 

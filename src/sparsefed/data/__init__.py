@@ -1,7 +1,7 @@
 """Data sets, where their files are looked for, and how examples are dealt to devices.
 
 A new data set is one file that ends in a `DataSet` record, and one line in DATASETS. Every function takes a name or a
-record, so that a data set of one's own needs no line at all. Nothing here prints. No data set stands in for another.
+record, so that your own data set needs no line at all. Nothing here prints. No data set stands in for another.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ DATASETS: dict[str, DataSet] = {
 
 
 class TextLoader(Protocol):
-    """Loads a text; vocabulary and length of sequences are the usual ones where they are not given."""
+    """A function that loads a text; vocabulary and sequence length default to the data set's usual ones."""
 
     def __call__(self, vocabulary: int | None = None, length: int | None = None) -> Arrays: ...
 
@@ -107,7 +107,7 @@ def _text(name: str) -> TextLoader:
 
 
 def _documented(loader: F, name: str) -> F:
-    """The loader under the data set's name; raises DataError if its files are missing or damaged."""
+    """Name and document a loader, which raises DataError if the data set's files are missing or damaged."""
     about = f"Load {DATASETS[name].description}."
     loader.__name__, loader.__qualname__, loader.__doc__ = name, name, about
     return loader
@@ -127,7 +127,7 @@ shakespeare_leaf = _text("shakespeare_leaf")
 
 
 def named(which: str | DataSet) -> DataSet:
-    """The record of a data set."""
+    """Return the record of a data set; raise DataError if the name is unknown."""
     if isinstance(which, DataSet):
         return which
     if canonical(which) not in DATASETS:
@@ -136,30 +136,30 @@ def named(which: str | DataSet) -> DataSet:
 
 
 def canonical(name: str) -> str:
-    """Dashes are as good as underscores in the names of ours; `module:DATA` is left alone."""
+    """Return a data set's name with dashes as underscores; `module:DATA` is left alone."""
     return name if ":" in name else name.replace("-", "_")
 
 
 def load(which: str | DataSet) -> Arrays:
-    """The data set in memory, every byte verified; raises DataError if it is missing or damaged."""
+    """Load a data set into memory, every byte verified; raise DataError if it is missing or damaged."""
     return inventory.load(named(which))
 
 
 def status(which: str | DataSet) -> Status:
-    """Found where, missing or damaged, by presence and length alone: quick."""
+    """Return whether a data set is found, missing or damaged, quickly: by presence and length of its files alone."""
     return inventory.status(named(which))
 
 
 def check(which: str | DataSet) -> Status:
-    """The same, with the checksum of every file."""
+    """Return whether a data set is found, missing or damaged, by the checksum of every file."""
     return inventory.check(named(which))
 
 
 def listing() -> list[Status]:
-    """The status of every data set, by name."""
+    """Return the status of every data set, sorted by name."""
     return [status(name) for name in sorted(DATASETS)]
 
 
 def fetch(which: str | DataSet, say: Say = lambda _: None) -> Status:
-    """Bring a data set into the user's cache, unless it is here already; `say` is given a line at a time."""
+    """Fetch a data set into the user's cache, unless it is here already; `say` receives progress, a line at a time."""
     return fetching.fetch(named(which), say)

@@ -6,10 +6,10 @@ image on its own key alone. So what a device trains on is the same however a coh
 in it, and after a resume.
 
 Only what honest devices train on is augmented. Test data, the server's root examples and what attackers choose or
-hold (`Knowledge.own`) are not: what to make of their images is their attack's business. A device that takes several
+hold (`Knowledge.own`) are not: how to treat their images is up to the attack. A device that takes several
 local epochs sees one augmentation a round.
 
-One more is a function and a line in AUGMENTATIONS, or none: a config takes `"my_module:my_function"`.
+To add one, write a function and a line in AUGMENTATIONS; or name it in the config as `"my_module:my_function"`.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from sparsefed.core.rng import Words, mixed
 from sparsefed.core.types import IntArray
 from sparsefed.kernels.compilation import warm_up
 
-_TOP, _LEFT, _MIRROR, _ANGLE = range(4)  # what is drawn from a key, in this order
+_TOP, _LEFT, _MIRROR, _ANGLE = range(4)  # the draws from a key, in this order
 
 
 def cifar(x: Tensor, keys: Words) -> Tensor:
-    """Random crop after reflecting 4 pixels around the image, and every other image mirrored left to right.
+    """Random crop after reflecting 4 pixels around the image, and a mirror image with probability 1/2.
 
-    What the authors' code does with CIFAR-10 and CIFAR-100.
+    The authors' code does this with CIFAR-10 and CIFAR-100.
     """
     return moved(x, keys, crop=4, mirror=True)
 
@@ -55,7 +55,7 @@ AUGMENTATIONS: Mapping[str, Augmentation] = {"none": none, "cifar": cifar, "femn
 
 
 def moved(x: Tensor, keys: Words, crop: int = 0, degrees: float = 0.0, mirror: bool = False) -> Tensor:
-    """Each image through a window of its own size onto the plane that its reflections tile.
+    """Return each image seen through a window of its own size onto the plane that its reflections tile.
 
     The window is shifted by -crop..crop pixels each way, turned about its centre by -degrees..degrees, and mirrored
     with probability 1/2, all uniform and independent. Reflections leave the edge pixel single, as in `np.pad(mode=
@@ -72,7 +72,7 @@ def moved(x: Tensor, keys: Words, crop: int = 0, degrees: float = 0.0, mirror: b
     images = np.ascontiguousarray(x.numpy())
     out = np.empty_like(images)
     height, width = images.shape[1:3]
-    # The corners go furthest: along a chord of the circle they lie on. One more pixel for the rounding.
+    # The corners move furthest: along a chord of the circle they lie on. One more pixel for the rounding.
     reach = math.ceil(math.hypot(height, width) * math.sin(math.radians(min(degrees, 180)) / 2)) + 1 if degrees else 0
     rows, columns = (reflected(np.arange(-crop - reach, side + crop + reach + 1), side) for side in (height, width))
     top, left = (reach + _whole(keys, part, 2 * crop + 1) for part in (_TOP, _LEFT))
@@ -87,7 +87,7 @@ def moved(x: Tensor, keys: Words, crop: int = 0, degrees: float = 0.0, mirror: b
 
 
 def reflected(places: IntArray, side: int) -> IntArray:
-    """Which pixel of a row of `side` lies at these places, where the row is followed by its reflection, for ever.
+    """Return which pixel of a row of `side` lies at these places, the row extended by its reflections without end.
 
     >>> reflected(np.arange(-3, 6), 3)
     array([1, 2, 1, 0, 1, 2, 1, 0, 1])
@@ -103,10 +103,10 @@ def _words(keys: Words, part: int) -> Words:
 
 
 def _whole(keys: Words, part: int, below: int) -> IntArray:
-    """A whole number from 0 to below - 1 for each key, uniform up to below / 2^32."""
+    """Draw a whole number from 0 to below - 1 for each key, uniform up to below / 2^32."""
     return ((_words(keys, part) >> np.uint64(32)) * np.uint64(below) >> np.uint64(32)).astype(np.int64)
 
 
 def _share(keys: Words, part: int) -> npt.NDArray[np.floating[Any]]:
-    """A number from 0 to below 1 for each key, uniform."""
+    """Draw a number in [0, 1) for each key, uniform."""
     return (_words(keys, part) >> np.uint64(11)) * 2.0**-53

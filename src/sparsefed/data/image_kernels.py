@@ -1,7 +1,7 @@
 """The CPU kernels of augmentation: numba, image by image, integers only, so that every machine gives the same bytes.
 
-`rows` and `columns` say which pixel of an image lies at each place of the plane around it: its reflections are looked
-up, never computed. Nothing checks bounds here: the caller makes the tables wide enough.
+`rows` and `columns` map each place of the plane around an image to one of its pixels: reflections are looked up, never
+computed. Bounds are not checked here: the caller makes the tables wide enough.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WEIGHT = 8  # binary digits of the weights of neighbours: all products fit 32 bi
 def shift_images(
     x: UInt8Array, top: IntArray, left: IntArray, mirrored: IntArray, rows: IntArray, columns: IntArray, out: UInt8Array
 ) -> None:
-    """Windows [M, H, W, C] at whole pixels; rows[top + i] is the row of x under row i of a window, likewise columns."""
+    """Write windows [M, H, W, C] at whole pixels; row rows[top + i] of x is under row i of a window; columns alike."""
     count, height, width, channels = x.shape
     for m in range(count):
         for i in range(height):
@@ -32,7 +32,7 @@ def shift_images(
 
 @compiled
 def spread(image: UInt8Array, rows: IntArray, columns: IntArray, plane: UInt8Array) -> None:
-    """An image [H, W, C], which lies in the middle, and its reflections around it [rows, columns * C]."""
+    """Write an image [H, W, C] and its reflections around it into `plane` [rows, columns * C]."""
     width, channels = image.shape[1], image.shape[2]
     margin = (columns.shape[0] - width) // 2
     for i in range(rows.shape[0]):
@@ -48,11 +48,11 @@ def spread(image: UInt8Array, rows: IntArray, columns: IntArray, plane: UInt8Arr
 
 @compiled
 def sample(plane: UInt8Array, y: int, z: int, down: int, across: int, channels: int, line: UInt8Array) -> None:
-    """A row of pixels read off a plane, bilinear: the first at (y, z), each next one (down, across) further."""
+    """Sample a row of pixels from a plane, bilinearly: the first at (y, z), each next one (down, across) further."""
     flat, step, at = plane.reshape(-1), plane.shape[1], np.uint64(0)
     digits, twice, half = np.int32(WEIGHT), np.int32(2 * WEIGHT), np.int32(1 << (2 * WEIGHT - 1))
     for _ in range(line.shape[0] // channels):
-        # Unsigned, because a signed index would be tested for counting from the end.
+        # Unsigned, because numba would check whether a signed index is negative.
         k = np.uint64((y >> PIXEL) * step + (z >> PIXEL) * channels)
         v = np.int32((y >> (PIXEL - WEIGHT)) & ((1 << WEIGHT) - 1))
         h = np.int32((z >> (PIXEL - WEIGHT)) & ((1 << WEIGHT) - 1))
@@ -79,7 +79,7 @@ def turn_images(
     columns: IntArray,
     out: UInt8Array,
 ) -> None:
-    """Windows turned about their centres: place p of a window is top-left + centre + R (p - centre), R in 2^-16."""
+    """Write windows turned about their centres: place p is top-left + centre + R (p - centre), R in 2^-16."""
     count, height, width, channels = x.shape
     plane = np.empty((rows.shape[0], columns.shape[0] * channels), np.uint8)
     half = 1 << (PIXEL - WEIGHT - 1)  # places are rounded to the weights' grid

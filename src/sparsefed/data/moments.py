@@ -9,11 +9,11 @@ import numpy as np
 if TYPE_CHECKING:
     from sparsefed.core.types import UInt8Array
 
-BLOCK = 4096  # images counted at a time: np.bincount makes 8 bytes of each
+BLOCK = 4096  # images counted at a time: np.bincount makes 8 bytes of each byte
 
 
 def moments(x: UInt8Array) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Of x / 255, a channel each; one that never varies is given the standard deviation 1, which can be divided by.
+    """Return mean and standard deviation of x / 255 by channel; a constant channel gets the standard deviation 1.
 
     >>> moments(np.array([[[[0, 7]]], [[[255, 7]]]], np.uint8))[1]
     (0.5, 1.0)

@@ -1,6 +1,6 @@
-"""Data of one's own as a `DataSet`, which a config names as `data.name = "my_module:DATA"`.
+"""Your own data as a `DataSet`, which a config names as `data.name = "my_module:DATA"`.
 
-Nothing is read or checked before the data set is loaded, so that a mistake is one sentence, not an import that fails.
+Nothing is read or checked before the data set is loaded, so that a mistake gives one sentence, not a failed import.
 Images are uint8; floats from 0 to 1 are rounded to the 256 levels. A table [N, columns] is taken as it is: floats as
 float32, whole numbers (tokens, categories) as whole numbers. Where there is no test set, a share of the examples
 becomes one, by a draw that is the same every time.
@@ -30,7 +30,7 @@ IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 
 @dataclass(frozen=True)
 class Examples:
-    """Examples as they came: images, labels, and who they belong to."""
+    """Examples as given: images, labels, and the users they belong to."""
 
     x: Any  # images [N, H, W], [N, H, W, C] or [N, C, H, W]; or a table [N, columns]
     y: Any  # [N] numbers or names
@@ -46,7 +46,7 @@ def from_arrays(
     test_share: float = 0.2,
     name: str = "own data",
 ) -> DataSet:
-    """Arrays, tensors or lists: images, their labels, and who each belongs to; `test` is (images, labels).
+    """Make a data set from arrays, tensors or lists: images, labels and users; `test` is (images, labels).
 
     >>> DATA = from_arrays(np.zeros((10, 8, 8), np.uint8), ["cat", "dog"] * 5, users=[1, 2, 3, 4, 5] * 2)
     >>> DATA.read(None).classes
@@ -64,10 +64,10 @@ def from_folder(
     test_share: float = 0.2,
     name: str = "",
 ) -> DataSet:
-    """Images in `folder/class/`, or in `folder/train/class/` and `folder/test/class/`.
+    """Make a data set from the images in `folder/class/`, or in `folder/train/class/` and `folder/test/class/`.
 
-    `size` (height, width) scales them; without it all must be alike. `user` tells from a path who the image belongs to.
-    Without train and test, an image tests if the hash of its path inside the folder says so: adding images moves none.
+    `size` (height, width) scales them; without it all must be alike. `user` maps an image's path to its user. Without
+    train and test, the hash of an image's path inside the folder decides whether it tests: adding images moves none.
     """
     root = Path(folder)
 
@@ -96,7 +96,7 @@ def from_huggingface(
     test_share: float = 0.2,
     name: str = "own data",
 ) -> DataSet:
-    """A `datasets.Dataset`, or a dict of them with "train" and perhaps "test"; the columns are given by name."""
+    """Make a data set from a `datasets.Dataset`, or from a dict with "train" and perhaps "test"; columns are named."""
 
     def examples() -> tuple[Examples, Examples | None, Sequence[str] | None]:
         first, second = train, test
@@ -126,7 +126,7 @@ def _dataset(
 def arrays(
     name: str, train: Examples, test: Examples | None, classes: Sequence[str] | None, test_share: float
 ) -> Arrays:
-    """Everything checked, and turned into what the engines take."""
+    """Check everything and convert it to the arrays that the engines take."""
     from sparsefed.core.types import Arrays
 
     x, labels = _inputs(name, train.x), np.asarray(train.y)
@@ -170,7 +170,7 @@ def _table(name: str, x: Any) -> Any:
 
 
 def _images(name: str, x: Any) -> UInt8Array:
-    """Return uint8 [N, H, W, C], copied only where it must be."""
+    """Return images as uint8 [N, H, W, C], copied only where necessary."""
     if x.ndim == 3:
         x = x[..., None]
     if x.ndim != 4 or 0 in x.shape:
@@ -191,7 +191,7 @@ def _images(name: str, x: Any) -> UInt8Array:
     if x.dtype != np.uint8:
         raise DataError(f"{name}: images must be uint8, or floats from 0 to 1, but they are {x.dtype}")
     x = np.ascontiguousarray(x)
-    image: UInt8Array = x if x.flags.writeable else x.copy()  # torch warns of arrays that are not
+    image: UInt8Array = x if x.flags.writeable else x.copy()  # torch warns about read-only arrays
     return image
 
 
@@ -203,7 +203,7 @@ def _same_length(name: str, what: str, array: Any, n: int) -> None:
 
 
 def _numbered(given: Any) -> IntArray:
-    """0, 1, ... in the order of their sorted names."""
+    """Number the names 0, 1, ... in sorted order."""
     return np.unique(given, return_inverse=True)[1].astype(np.int64)
 
 
@@ -231,7 +231,7 @@ def _indices(name: str, labels: Any, classes: tuple[str, ...]) -> IntArray:
 
 
 def _cut(name: str, x: UInt8Array, y: Any, users: IntArray | None, share: float) -> tuple[Any, Any, Any, Any, Any]:
-    """A random share of the examples to test with."""
+    """Split off a random share of the examples to test with."""
     n = round(share * len(x))
     if not 0 < n < len(x):
         raise DataError(f"{name}: test_share {share} of {len(x)} examples leaves no test or no training set; give test")
@@ -244,7 +244,7 @@ def _cut(name: str, x: UInt8Array, y: Any, users: IntArray | None, share: float)
 
 
 def _paths(root: Path) -> list[Path]:
-    """The images of every class, sorted, so that the order is the same on every machine."""
+    """Return the images of every class, sorted, so that the order is the same on every machine."""
     found = sorted(path for path in root.glob("*/*") if path.suffix.lower() in IMAGES and path.is_file())
     if not found:
         raise DataError(f"{root} holds no images; give a folder with a folder of images ({', '.join(IMAGES)}) a class")
@@ -252,7 +252,7 @@ def _paths(root: Path) -> list[Path]:
 
 
 def _hashed(path: Path) -> float:
-    """A number in [0, 1) that depends on the path alone."""
+    """Return a number in [0, 1) that depends on the path alone."""
     return int.from_bytes(hashlib.sha256(path.as_posix().encode()).digest()[:8], "big") / 2**64
 
 
@@ -266,7 +266,7 @@ def _pictures(paths: list[Path], size: Size | None, grey: bool, user: Callable[[
 
 
 def _stacked(n: int, images: Any, names: Any) -> UInt8Array:
-    """[n, H, W, C], made one image at a time, so that nothing is held twice."""
+    """Stack images into [n, H, W, C] one at a time, so that nothing is held twice."""
     out: UInt8Array | None = None
     for i, (image, name) in enumerate(zip(images, names, strict=False)):
         if out is None:
@@ -293,7 +293,7 @@ def _opened(path: Path, size: Size | None, grey: bool) -> UInt8Array:
 
 
 def _pixels(image: Any, size: Size | None, grey: bool) -> UInt8Array:
-    """One image of Pillow's, as bytes [H, W, C]."""
+    """Return one Pillow image as bytes [H, W, C]."""
     image = image.convert("L" if grey else "RGB")
     if size is not None:
         image = image.resize((size[1], size[0]))
@@ -320,6 +320,6 @@ def _columns(rows: Any, image: str, label: str, user: str | None, size: Size | N
 
 
 def _label_names(rows: Any, label: str) -> Sequence[str] | None:
-    """The classes, where the data set names them."""
+    """Return the names of the classes, where the data set has them."""
     names: Sequence[str] | None = getattr(getattr(rows, "features", {}).get(label), "names", None)
     return names

@@ -1,6 +1,6 @@
-"""The nouns of the data layer: what a data set is made of, where it comes from, how it fares on this machine.
+"""The records of the data layer: the parts of a data set, its sources, and its status on this machine.
 
-Knows nothing of folders, networks or image formats. It does not import `sparsefed.core.types` when run, so that
+This file knows no folders, networks or image formats. It does not import `sparsefed.core.types` when run, so that
 listing the data sets does not cost the import of torch.
 """
 
@@ -17,24 +17,24 @@ from sparsefed.core.errors import DataError
 if TYPE_CHECKING:
     from sparsefed.core.types import Arrays, UInt8Array
 
-Say = Callable[[str], None]  # takes one line for the person who waits
+Say = Callable[[str], None]  # takes one line of progress for the user
 State = Literal["built in", "found", "missing", "damaged"]
 
 
 class DamagedError(DataError):
-    """Content that is not what it should be. The message is a predicate ("is cut short"); the caller names the file."""
+    """An error for damaged content; the message is a predicate ("is cut short"), and the caller names the file."""
 
 
 class SourceError(DataError):
-    """One source that could not deliver; the next one is tried."""
+    """An error for one source that could not deliver; the next one is tried."""
 
 
 @dataclass(frozen=True)
 class DataFile:
-    """One file, known by its *decompressed* content, so that plain, gzipped and xz copies are the same.
+    """One file, identified by its *decompressed* content, so that plain, gzipped and xz copies are the same.
 
-    Where nobody can know the bytes beforehand (an archive packed anew, a script's output), size and sum are left out
-    and whoever reads the file compares what it decodes. A name with a `*` stands for one file or more.
+    Where the bytes cannot be known beforehand (an archive packed anew, a script's output), size and sum are left out,
+    and the reader of the file compares what it decodes. A name with a `*` stands for one file or more.
     """
 
     name: str  # without .gz or .xz
@@ -51,11 +51,11 @@ class Source:
 
 
 class Content(Protocol):
-    """The files of a layout on this machine; what is missing or damaged is a DataError that says what to do."""
+    """The files of a layout on this machine; a missing or damaged one raises a DataError that says what to do."""
 
     def __call__(self, name: str) -> UInt8Array: ...  # the whole content of a file with a known sum, verified: [size]
 
-    def paths(self, name: str) -> Sequence[Path]: ...  # where the file is, or all that a name with a * stands for
+    def paths(self, name: str) -> Sequence[Path]: ...  # path of the file, or of all files that a name with a * matches
 
     def open(self, path: Path) -> AbstractContextManager[IO[bytes]]: ...
 
@@ -76,9 +76,9 @@ class Layout:
 
 @dataclass(frozen=True)
 class DataSet:
-    """All that is known about one data set. One without files is built in: a dependency carries it.
+    """The record of one data set; a set without files is built in: a dependency ships it.
 
-    `files` is the form that `fetch` brings; `also` are other forms that give the very same arrays.
+    `files` is the form that `fetch` downloads; `also` are other forms that give exactly the same arrays.
     """
 
     name: str
@@ -87,10 +87,10 @@ class DataSet:
     files: tuple[DataFile, ...] = ()
     folders: tuple[str, ...] = ()  # its usual sub-folders of a root, ours first
     sources: tuple[Source, ...] = ()  # in the order in which `fetch` tries them
-    carried_by: str = ""  # what a built-in set comes with
+    carried_by: str = ""  # the dependency that ships a built-in set
     also: tuple[Layout, ...] = ()
-    loose: bool = True  # whether files may lie in a root itself; not where their names are too common for that
-    by_hand: str = ""  # for a set that cannot be fetched: a sentence that says how to get it
+    loose: bool = True  # whether files may lie in a root itself; false where their names are too common
+    by_hand: str = ""  # for a set that cannot be fetched: a sentence on how to get it
     resized: Callable[[int | None, int | None], DataSet] | None = None  # text: another vocabulary and sequence length
 
     @property
@@ -100,11 +100,11 @@ class DataSet:
 
 @dataclass(frozen=True)
 class Status:
-    """How a data set fares on this machine."""
+    """The status of a data set on this machine."""
 
     name: str
     description: str
     state: State
     location: str  # the folder, or folders; empty if nothing was found
     size: int  # bytes on disk
-    problem: str = ""  # what is wrong and what to do; empty if nothing is
+    problem: str = ""  # what is wrong and what to do; empty if all is well

@@ -1,7 +1,7 @@
-"""Aggregation rules: sentences of clip, combine and server. They know norms and rows, never ids, data or model.
+"""Aggregation rules: pipelines of clip, combine and server. They see norms and rows, never ids, data or model.
 
 krum(f=2, clip_norm=3.0)     a rule by import, with its own parameters and the common ones (`CommonOptions`)
-build("krum", f=2)           the same by name, built at once
+build("krum", f=2)           a rule by name, built at once
 aggregate("krum", updates, f=2)
 """
 

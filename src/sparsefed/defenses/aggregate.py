@@ -1,4 +1,4 @@
-"""One line for people with arrays: a named rule on an [n, d] array of updates, one round, from a zero state."""
+"""Apply a named rule to an [n, d] array of updates in one call: one round, from a zero state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sparsefed.core.types import Context
 from sparsefed.defenses.registry import build
 from sparsefed.kernels.blocks import as_blocks
 
-BLOCK_BYTES = 1 << 26  # a block's float32 rows: enough to be fast, little beside the array itself
+BLOCK_BYTES = 1 << 26  # float32 rows of one block: enough to be fast, small beside the array itself
 
 
 @overload
@@ -32,7 +32,7 @@ def aggregate(
     layers: Sequence[int] = (),
     **params: Any,
 ) -> npt.NDArray[np.float32] | Tensor:
-    """One vector [d] from the updates [n, d] of n clients; array in, array out, tensor in, tensor out, float32.
+    """Return the aggregate [d] of the updates [n, d] of n clients, float32; an array gives an array, a tensor a tensor.
 
     `params` are the rule's own (`sparsefed list` shows them). The learning rate is 1 and nothing is remembered from
     earlier rounds, so the result is the aggregated update itself. Rows that hold NaN or infinity are left out.
@@ -54,7 +54,7 @@ def aggregate(
 
 
 def _block_size(updates: npt.NDArray[Any] | Tensor) -> int:
-    """All rows where they are float32 already, else as many as make a small copy."""
+    """Return how many rows go into a block: all that are float32 already, else as many as make a small copy."""
     n, d = updates.shape
     as_it_is = updates.dtype in (np.float32, torch.float32)
     return n if as_it_is else max(1, min(n, BLOCK_BYTES // (4 * d)))

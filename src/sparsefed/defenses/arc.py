@@ -22,7 +22,7 @@ from sparsefed.kernels.rows import row_norms
 
 
 def arc(f: Attackers) -> Pre:
-    """Cut the longest k = floor(2 f (n - f) / n) updates to the length of the next one; f = 0 cuts nothing."""
+    """Clip the longest k = floor(2 f (n - f) / n) updates to the length of the next one; f = 0 clips nothing."""
     require_f(f)
 
     def clip(stack: Stack, context: Context) -> Stack:  # noqa: ARG001
@@ -36,7 +36,7 @@ def arc(f: Attackers) -> Pre:
         if not cut:
             return stack
         rows = stack.rows.clone()
-        for i in cut:  # in float64: a factor below 1e-38 is no float32
+        for i in cut:  # in float64, because float32 cannot hold a factor below 1e-38
             rows[i] = rows[i].double() * factors[i]
         return stack._replace(rows=rows)
 
@@ -44,5 +44,5 @@ def arc(f: Attackers) -> Pre:
 
 
 def _most(n: int) -> int:
-    """The paper bears a minority: f < n / 2."""
+    """Return the largest f that the paper allows among n updates: f < n / 2."""
     return (n - 1) // 2

@@ -5,8 +5,8 @@ random permutation pi of the n updates and buckets of s,
 
     y_i  =  (1/s) sum_{k = s(i-1)+1 .. min(n, si)}  x_pi(k)        i = 1 .. ceil(n/s)
 
-The means differ less from each other than the updates did, so that a rule which compares them wrongs fewer honest ones;
-f attackers spoil f buckets at most.
+The means differ less from each other than the updates did, so that a rule which compares them rejects fewer honest
+ones; f attackers spoil f buckets at most.
 
 *Departures.* A last bucket of r < s updates is their mean (1/r): divided by s it would be short. The permutation
 depends on seed, round and the senders alone, not on the order in which updates arrive.
@@ -41,7 +41,7 @@ def bucketing(size: Annotated[int, "s, how many updates are averaged into one"] 
 
 
 def shuffled(senders: IntArray, context: Context) -> IntArray:
-    """The positions of the senders in the order of a keyed hash: who sent, not who came first, decides."""
+    """Return the senders' positions in the order of a keyed hash: it depends on the senders, not on arrival order."""
     keys = rng(context.seed, "bucketing", context.round).integers(2**64, size=2, dtype=np.uint64)
     words = senders.astype(np.uint64)
     for key in keys:
@@ -50,7 +50,7 @@ def shuffled(senders: IntArray, context: Context) -> IntArray:
 
 
 def _write_mean(mean: Tensor, rows: Tensor, bucket: IntArray) -> None:
-    """Into `mean`, a row of a fresh tensor, without a copy of the bucket's rows."""
+    """Write a bucket's mean into `mean`, a row of a fresh tensor, without copying the bucket's rows."""
     first, *others = bucket.tolist()
     mean.copy_(rows[first])
     for other in others:

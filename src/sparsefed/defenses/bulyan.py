@@ -1,4 +1,4 @@
-"""Bulyan: updates that Krum picks one after the other, and of each coordinate the middle of what they say.
+"""Bulyan: Krum picks updates one after the other, and each coordinate takes the middle of their values.
 
 The Hidden Vulnerability of Distributed Learning in Byzantium (El Mhamdi, Guerraoui, Rouault 2018, section 4):
 
@@ -38,7 +38,7 @@ from sparsefed.kernels.compilation import warm_up
 Variant = Literal["trimmed_mean", "around_median"]
 Middle = Callable[[Tensor, int], Tensor]  # [theta, w], f -> [w]
 
-COLUMNS = 1 << 14  # of the selected rows that are gathered at a time: they stay in the cache
+COLUMNS = 1 << 14  # columns of the selected rows gathered at a time, so that they stay in the cache
 
 
 @rule(
@@ -54,7 +54,7 @@ def bulyan(
     ] = "trimmed_mean",
     **_: Unpack[CommonKeywords],
 ) -> Combine:
-    """Krum picks n - 2f updates one by one; then the trimmed mean of those."""
+    """Bulyan: the trimmed mean of n - 2f updates that Krum picks one by one."""
     if variant not in get_args(Variant):
         raise ConfigError(unknown("variant", variant, get_args(Variant)))
     middles: Mapping[Variant, Middle] = {"trimmed_mean": columns.trimmed_mean, "around_median": around_median}
@@ -72,7 +72,7 @@ def bulyan(
 
 
 def select(rows: Tensor, f: int) -> list[int]:
-    """The n - 2f rows that Krum picks one after the other, each time among those that are left."""
+    """Return the n - 2f rows that Krum picks one after the other, each time among those that are left."""
     n = len(rows)
     if f == 0:
         return list(range(n))  # all are picked, in whatever order
@@ -91,15 +91,15 @@ def select(rows: Tensor, f: int) -> list[int]:
 def _gathered(part: Tensor, chosen: list[int]) -> Tensor:
     if part.device.type != "cpu":
         return part[chosen]
-    # NumPy: torch would wake its own threads for every part, and they hold the cores when the kernels want them.
+    # NumPy, because torch would wake its thread pool for every part and hold the cores that the kernels need.
     return torch.from_numpy(part.detach().numpy()[chosen])
 
 
 def around_median(rows: Tensor, f: int) -> Tensor:
-    """The mean of the n - 2f values of each column nearest to its median, float32 [d]; of two equally far, the smaller.
+    """Return each column's mean of the n - 2f values nearest to its median, float32 [d]; ties take the smaller.
 
     Sorted, those values are neighbours: a window, which moves up as long as its lowest value is farther from the median
-    than the one that would come in.
+    than the next value above it.
 
     >>> around_median(torch.tensor([[0.0], [5.0], [6.0], [7.0], [9.0]]), 1)
     tensor([6.])

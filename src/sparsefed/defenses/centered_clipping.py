@@ -40,7 +40,7 @@ def centered_clipping(
 ) -> Combine:
     """The last round's aggregate, moved by the mean of the updates' differences from it, each clipped to a radius.
 
-    One iteration is what the authors' code takes; more of them help where the start is far away.
+    The authors' code takes one iteration; more help where the start is far away.
     """
     require(radius > 0, f"radius is {radius}, but an update must be allowed some pull: choose radius > 0")
     require(iterations >= 1, f"iterations is {iterations}, but the centre must move: choose iterations >= 1")
@@ -70,7 +70,7 @@ def centered_clipping(
 
 
 def _distances(rows: Tensor, centre: Tensor) -> Tensor:
-    """||x_i - v_0||; in the first round v_0 is zero, and norms are read faster."""
+    """Return ||x_i - v_0||; in the first round v_0 is zero, and these are the norms, which are faster to read."""
     from sparsefed.kernels.centre_kernels import recentre
 
     if not centre.any():

@@ -20,34 +20,34 @@ from sparsefed.defenses.pipeline import PerUpdate, require, require_clip_norm, s
 
 
 def no_clip() -> PerUpdate:
-    """Every finite update as it came."""
+    """Return a clipping that leaves every finite update as it is."""
     return _clip(lambda context: math.inf)  # noqa: ARG005
 
 
 def clip_l2(clip_norm: float) -> PerUpdate:
-    """B(t) = L."""
+    """Return a clipping to a constant budget, B(t) = L."""
     require_clip_norm(clip_norm)
     return _clip(lambda context: clip_norm)  # noqa: ARG005
 
 
 def clip_l2_adaptive(clip_norm: float) -> PerUpdate:
-    """B(t) = L * lr(t)."""
+    """Return a clipping whose budget follows the learning rate, B(t) = L * lr(t)."""
     require_clip_norm(clip_norm)
     return _clip(lambda context: scaled_budget(clip_norm, context.lr))
 
 
 def clip_l2_per_step(clip_norm: float, local_steps: int) -> PerUpdate:
-    """B(t) = L * lr(t) * local_steps: the longest update of a device that clips each of its local gradients to L."""
+    """Return a clipping to B(t) = L * lr(t) * local_steps, what clipping each local gradient to L amounts to."""
     require_clip_norm(clip_norm)
     require(local_steps >= 1, f"local_steps is {local_steps}, but a device takes at least one: choose local_steps >= 1")
     return _clip(lambda context: scaled_budget(clip_norm, context.lr * local_steps))
 
 
 def clip_l2_quantile(clip_norm: float, quantile: float, rate: float) -> PerUpdate:
-    """B(t+1) = B(t) exp(-rate (b - quantile)), B(0) = L, b the share of updates no longer than B(t).
+    """Return a clipping whose budget follows a quantile of the norms.
 
-    Differentially Private Learning with Adaptive Clipping (Andrew et al. 2021, Algorithm 1, geometric update): the
-    budget follows a quantile of the norms that come.
+    B(t+1) = B(t) exp(-rate (b - quantile)), B(0) = L, b the share of updates no longer than B(t): Differentially
+    Private Learning with Adaptive Clipping (Andrew et al. 2021, Algorithm 1, geometric update).
 
     *Departures.* The share b is exact: no noise is added to it, so it is not private by itself.
     """

@@ -1,4 +1,4 @@
-"""How many updates become one: the mean, which streams, and the lifts for rules that must see all rows at once."""
+"""Combining many updates into one: the streaming mean, and adapters for rules that must see all rows at once."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from sparsefed.kernels.blocks import RowsBlock, ScaledBlock
 
 
 class Stack(NamedTuple):
-    """All usable updates of a round at once."""
+    """All usable updates of a round, in memory at once."""
 
-    rows: Tensor  # float32 [n, d]; shared with whoever sent it: never write to it
+    rows: Tensor  # float32 [n, d]; shared with the sender's tensor: never write to it
     senders: IntArray  # [n]
-    received: int  # at least n: the unusable ones too
+    received: int  # at least n: counts the unusable ones too
 
 
-Pre = Callable[[Stack, Context], Stack]  # what is done to the rows before a rule sees them
+Pre = Callable[[Stack, Context], Stack]  # transforms the rows before a rule sees them
 RowRule = Callable[[Tensor], Tensor]  # [n, d] -> [d]
 RobustRule = Callable[[Tensor, int], Tensor]  # [n, d], f -> [d]
 
 
 def mean() -> Combine:
-    """u = (1/n) sum_i u_i, a block at a time: memory for one block, whatever the cohort (McMahan et al. 2017)."""
+    """Return the mean u = (1/n) sum_i u_i, streamed in the memory of one block at any cohort (McMahan et al. 2017)."""
     return Combine(no_state, lambda state, blocks, context: Flow(state, _mean(blocks, context)))
 
 
 def stacked(rule: RowRule) -> Combine:
-    """A rule that needs every row at once; with no row left, zero."""
+    """Return the `Combine` of a rule that needs every row at once; with no row left it gives zero."""
 
     def step(state: State, blocks: Iterable[Block], context: Context) -> Flow:
         rows = stack(blocks, context).rows
@@ -45,10 +45,10 @@ def stacked(rule: RowRule) -> Combine:
 
 
 def robust(name: str, rule: RobustRule, f: int, most: Callable[[int], int]) -> Combine:
-    """A rule that bears f attackers among n rows, where its definition allows at most `most(n)` of them.
+    """Return the `Combine` of a rule that tolerates f attackers among n rows, at most `most(n)` by its definition.
 
-    A cohort that is too small for f is refused. Where only the dropping of unusable updates made it so, the rule goes
-    on with the largest f that is left: who sends NaN must not be able to stop the training.
+    A cohort that is too small for f is refused. Where only dropping unusable updates made it too small, the rule goes
+    on with the largest f that is left: a client that sends NaN must not be able to stop the training.
     """
     require_f(f)
 
@@ -64,7 +64,7 @@ def robust(name: str, rule: RobustRule, f: int, most: Callable[[int], int]) -> C
 
 
 def after(pre: Sequence[Pre], combine: Combine) -> Combine:
-    """The same rule on rows that went through the pre-aggregations first, in order."""
+    """Wrap a rule so that the rows pass through the pre-aggregations, in order, before it sees them."""
 
     def step(state: State, blocks: Iterable[Block], context: Context) -> Flow:
         rows = stack(blocks, context)
@@ -76,7 +76,7 @@ def after(pre: Sequence[Pre], combine: Combine) -> Combine:
 
 
 def stack(blocks: Iterable[Block], context: Context) -> Stack:
-    """Every row of a round; a single block is not copied."""
+    """Return every row of a round in one `Stack`; a single block is not copied."""
     parts, senders, received = [], [], 0
     for block in blocks:
         parts.append(block.rows())
@@ -94,7 +94,7 @@ def require_f(f: int) -> None:
 
 
 def require_enough(name: str, f: int, n: int, most: Callable[[int], int]) -> None:
-    """Refuse a cohort that is too small for f, and say which would do."""
+    """Raise ConfigError if a cohort is too small for f; the message names the sizes that would do."""
     if most(n) < f:
         least = next(m for m in count(n) if most(m) >= f)
         best = f", or f = {most(n)} at most" if most(n) >= 0 else ""
@@ -107,9 +107,9 @@ def _mean(blocks: Iterable[Block], context: Context) -> Tensor:
     for block in blocks:
         weights = getattr(block, "weights", None)
         weights = torch.ones(block.size, dtype=torch.float64) if weights is None else weights
-        # A block without a usable row is asked too: its zero vector says how many coordinates there are.
+        # A block without a usable row is summed too: its zero vector has the number of coordinates.
         part = block.weighted_sum(weights)
-        # In place: a new vector a block would split the heap.
+        # In place: a new vector for each block would fragment the heap.
         total = part.clone() if total is None else total.add_(part)
         count += float(weights.sum())
         del block, part  # free before the next block is computed

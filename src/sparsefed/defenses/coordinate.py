@@ -1,4 +1,4 @@
-"""Rules that look at one coordinate at a time: the trimmed mean and the median of what all clients say about it.
+"""Rules that look at one coordinate at a time: the trimmed mean and the median of its values over all clients.
 
 Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates (Yin et al. 2018, Definitions 1 and 2):
 
@@ -26,13 +26,13 @@ PAPER = "Yin et al. 2018, Byzantine-Robust Distributed Learning: Towards Optimal
 
 @rule(paper=PAPER, needs=("all rows",), audit=True)
 def trimmed_mean(f: Attackers, **_: Unpack[CommonKeywords]) -> Combine:
-    """In each coordinate, the mean without the f largest and the f smallest values; needs n > 2 f."""
+    """The mean of each coordinate without its f largest and f smallest values; needs n > 2 f."""
     return Combine(_prepared, robust("trimmed_mean", columns.trimmed_mean, f, lambda n: (n - 1) // 2).step)
 
 
 @rule(paper=PAPER, needs=("all rows",), audit=True)
 def median(**_: Unpack[CommonKeywords]) -> Combine:
-    """In each coordinate, the median; for an even number of updates the mean of the two in the middle."""
+    """The median of each coordinate; for an even number of updates the mean of the two in the middle."""
     return Combine(_prepared, stacked(columns.median).step)
 
 

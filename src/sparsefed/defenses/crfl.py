@@ -6,7 +6,7 @@ CRFL: Certifiably Robust Federated Learning against Backdoor Attacks (Xie, Chen,
     w       <-  w / max(1, ||w||_2 / model_norm)               clip    (rho_t in the paper)
     theta'   =  w + sigma z,   z ~ N(0, I)                     perturb (sigma_t)
 
-The server subtracts, so what comes out is `theta - theta'`.
+The server subtracts, so the result is `theta - theta'`.
 
 *Departures.* The paper leaves the noise out in the last round, and its authors' code measures and saves each clipped
 model before the noise; a prediction is then the vote of many models with fresh noise (randomised smoothing), which is
@@ -43,12 +43,12 @@ def crfl(
     sigma: Sigma,
     **_: Unpack[CommonKeywords],
 ) -> RuleParts:
-    """Mean, then the new model is clipped to an l2 norm and gets Gaussian noise."""
+    """CRFL: the mean; then the new model is clipped to an l2 norm and gets Gaussian noise."""
     return RuleParts(mean(), last=clip_and_perturb(model_norm, sigma))
 
 
 def clip_and_perturb(model_norm: float, sigma: float) -> Transform:
-    """delta -> theta - (c (theta - delta) + sigma z), c = min(1, model_norm / ||theta - delta||)."""
+    """Return delta -> theta - (c (theta - delta) + sigma z), c = min(1, model_norm / ||theta - delta||)."""
     require(model_norm > 0, f"model_norm is {model_norm}, but a model must be allowed some length: choose > 0")
     require_sigma(sigma)
 

@@ -38,7 +38,7 @@ from sparsefed.defenses.pipeline import Combine, Flow, no_state, require
 from sparsefed.defenses.rule import rule
 from sparsefed.kernels.rows import weighted_sum
 
-EQUAL = 1e-9  # of the largest score
+EQUAL = 1e-9  # relative to the largest score
 
 
 @rule(
@@ -53,7 +53,7 @@ def dnc(
     filter_fraction: Annotated[float, "c, how many rows an iteration leaves out, as a multiple of f"] = 1.0,
     **_: Unpack[CommonKeywords],
 ) -> Combine:
-    """The mean of the updates that no random view of the coordinates shows as outliers of its main direction."""
+    """The mean of the updates that are outliers along the main direction of no random sample of the coordinates."""
     require_f(f)
     require(iterations >= 1, f"iterations is {iterations}, but DnC must look at least once: choose iterations >= 1")
     require(subsample >= 1, f"subsample is {subsample}, but DnC must see a coordinate: choose subsample >= 1")
@@ -83,7 +83,7 @@ def dnc(
 
 
 def samples(rows: Tensor, iterations: int, subsample: int, context: Context) -> Iterator[Tensor]:
-    """What each iteration sees, float64 [n, b]."""
+    """Yield the sampled coordinates that each iteration sees, float64 [n, b]."""
     d = rows.shape[1]
     if subsample >= d:
         yield rows.double()
@@ -95,7 +95,7 @@ def samples(rows: Tensor, iterations: int, subsample: int, context: Context) -> 
 
 
 def outlier_scores(sample: Tensor) -> Tensor:
-    """The squared projection of each centred row on the top right singular vector, float64 [n]."""
+    """Return the squared projection of each centred row on the top right singular vector, float64 [n]."""
     centred = sample - sample.mean(0)
     values, vectors = torch.linalg.eigh(centred @ centred.T)
     scores: Tensor = values[-1].clamp_min(0) * vectors[:, -1].square()
@@ -103,7 +103,7 @@ def outlier_scores(sample: Tensor) -> Tensor:
 
 
 def lowest(scores: Tensor, senders: IntArray, keep: int) -> Tensor:
-    """Which rows have one of the `keep` lowest scores, of equal ones the lowest senders'; bool [n]."""
+    """Return which rows have one of the `keep` lowest scores, bool [n]; among equal scores the lowest senders."""
     largest = float(scores.max())
     steps = (scores / (EQUAL * largest)).round() if largest > 0 else scores
     order = np.lexsort((senders, steps.cpu().numpy()))

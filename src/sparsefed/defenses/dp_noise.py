@@ -6,10 +6,10 @@
 "mean" puts the noise on the mean of the clipped updates, before momentum, top-k and learning rate. All that follows is
 post-processing, so the models have the guarantee of `sparsefed.theory.privacy`. "update" puts it on the vector that is
 subtracted from the model, after everything else: what SparseFed's authors ran. With momentum or top-k under it there
-is no guarantee, for the noise never touches what those two remember.
+is no guarantee, because the noise never touches what those two remember.
 
 SparseFed's text has two strengths: `SIGMA_TABLE` where it compares the accuracy of all defenses, and `SIGMA_FIGURES`
-(variance 0.001, said to be Sun et al.'s) where it plots noise against SparseFed.
+(variance 0.001, attributed to Sun et al.) where it plots noise against SparseFed.
 
 *Departures.* McMahan et al. draw each device by itself and divide by the expected number of them; here a round has a
 stated number, and sigma is per coordinate of the mean over those updates that could be used.
@@ -65,7 +65,7 @@ def dp_noise(
 
 
 def gaussian_noise(sigma: float, purpose: str) -> Transform:
-    """The vector plus sigma z, z ~ N(0, I) drawn afresh each round; sigma = 0 draws nothing."""
+    """Return a transform that adds sigma z, z ~ N(0, I) drawn afresh each round; sigma = 0 draws nothing."""
     require_sigma(sigma)
     if sigma == 0:
         return identity()
@@ -76,7 +76,7 @@ def gaussian_noise(sigma: float, purpose: str) -> Transform:
 
 
 def normal(context: Context, purpose: str, like: Tensor) -> Tensor:
-    """z ~ N(0, I) of this round, a fresh float32 vector as long as `like` and on its device."""
+    """Draw z ~ N(0, I) of this round, a fresh float32 vector as long as `like` and on its device."""
     drawn = rng(context.seed, purpose, context.round).standard_normal(len(like), dtype=np.float32)
     return torch.from_numpy(drawn).to(like.device)
 
@@ -89,7 +89,7 @@ def require_sigma(sigma: float) -> None:
 
 
 def _then(combine: Combine, transform: Transform) -> Combine:
-    """The combined vector, passed through a transform that keeps no state."""
+    """Return a `Combine` whose result passes through a transform that keeps no state."""
 
     def step(state: State, blocks: Iterable[Block], context: Context) -> Flow:
         combined = combine.step(state, blocks, context)

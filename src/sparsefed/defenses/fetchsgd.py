@@ -59,7 +59,7 @@ def fetchsgd(
     ] = None,
     **_: Unpack[CommonKeywords],
 ) -> RuleParts:
-    """Clip, mean, and the k heaviest coordinates of a sketched error memory reach the model."""
+    """Clip, mean, and only the k heaviest coordinates of a sketched error memory reach the model."""
     require(k >= 1, f"k is {k}, but FetchSGD must update at least one coordinate a round: choose k >= 1")
     check_size(rows, columns)
     if masking not in (None, *get_args(Masking)):
@@ -70,7 +70,7 @@ def fetchsgd(
 
 
 def sketched_memory(k: int, rows: int, columns: int, rho: float, masking: Masking) -> Transform:
-    """The k heaviest coordinates of all that was received and not yet applied, seen through a count sketch."""
+    """Return a transform that applies the k heaviest coordinates of an error memory kept as a count sketch."""
     require_rho(rho)
 
     def init(d: int) -> State:
@@ -79,7 +79,7 @@ def sketched_memory(k: int, rows: int, columns: int, rho: float, masking: Maskin
         return {"momentum": torch.zeros(rows, columns), "memory": torch.zeros(rows, columns)}
 
     def step(state: State, vector: Tensor, context: Context) -> Flow:
-        # Without the round: sketches of different rounds are added, so their hashes must be the same.
+        # The key leaves out the round: sketches of different rounds are added, so their hashes must agree.
         hashes = draw_hashes(context.seed, len(vector), rows, columns)
         momentum = state["momentum"].to(vector.device) * rho + sketch(hashes, vector)
         memory = state["memory"].to(vector.device) + momentum
@@ -93,7 +93,7 @@ def sketched_memory(k: int, rows: int, columns: int, rho: float, masking: Maskin
 
 
 def _applied(found: Sparse) -> Sparse:
-    """Without the estimates of 0: they change no coordinate, so nothing of them may be forgotten."""
+    """Return the estimates that are not 0: the others change no coordinate, so the memory must keep them."""
     kept = found.values != 0
     return Sparse(found.indices[kept], found.values[kept])
 

@@ -5,11 +5,11 @@
     S     =  median(||u_1||, ..., ||u_n||)          over all n, not only the cluster
     u     =  (1 / |B|) sum_{i in B} u_i min(1, S / ||u_i||)  +  N(0, (lambda S)^2)
 
-With more than half of the points as the least cluster, HDBSCAN comes down to a sentence: no split of its tree leaves
-two clusters, so the root is the only one, and the points that stay in it longest are labelled. They are the first
-connected component with more than n / 2 points when pairs are joined in the order of their distances; such a component
-is unique. The core distance with min_samples = 1 is never more than a pair's own distance, so it changes nothing. This
-file says that sentence, in n^2 steps, and the tests compare it with scikit-learn's HDBSCAN.
+With more than half of the points as the least cluster, HDBSCAN has a short form: no split of its tree leaves two
+clusters, so the root is the only one, and the points that stay in it longest are labelled. They are the first connected
+component with more than n / 2 points when pairs are joined in the order of their distances; such a component is unique.
+The core distance with min_samples = 1 is never more than a pair's own distance, so it changes nothing. This file
+implements that short form, in n^2 steps, and the tests compare it with scikit-learn's HDBSCAN.
 
 *Departures.* Pairs that tie (nine digits) with the last one that was needed are joined too, and directions that float32
 cannot tell apart (a distance of 1e-14) are the same: so the order of the clients never decides. A vector of norm 0 has
@@ -43,9 +43,9 @@ Compare = Literal["models", "updates"]
 Doubles = npt.NDArray[np.float64]
 Edge = tuple[float, int, int]  # distance, and the two rows it joins
 
-SAME = 1e-14  # half the square of float32's relative precision: no smaller angle can be told from rounding
+SAME = 1e-14  # half the square of float32's relative precision: a smaller angle is indistinguishable from rounding
 TIE = 1 + 1e-9
-TILE_NUMBERS = 1 << 18  # float64 numbers of all rows that are held at a time
+TILE_NUMBERS = 1 << 18  # float64 numbers, over all rows, held at a time
 
 
 @rule(
@@ -80,7 +80,7 @@ def _admitted(rows: Tensor, theta: Tensor | None) -> Tensor:
 
 
 def cosine_distances(rows: Tensor, theta: Tensor | None = None) -> Tensor:
-    """1 - cos(w_i, w_j) in float64 [n, n], of the models w = theta - u, or of the rows u themselves without theta.
+    """Return 1 - cos(w_i, w_j), float64 [n, n], for the models w = theta - u, or without theta for the rows u.
 
     With v_i = w_i / ||w_i|| - c this is |v_i - v_j|^2 / 2, whatever c is. A centre c among the v_i keeps small angles
     from drowning in 1 - cos: the direction of theta, or that of the row of median norm, which huge rows cannot become.
@@ -107,7 +107,7 @@ def _model_norms(rows: Tensor, theta: Tensor) -> Tensor:
 
 
 def _tiles(rows: Tensor, theta: Tensor | None) -> Iterator[tuple[Tensor, Tensor | None]]:
-    """The compared vectors (and theta) a few columns at a time, in float64."""
+    """Yield the compared vectors (and theta) a few columns at a time, in float64."""
     width = max(1, TILE_NUMBERS // len(rows))
     for start in range(0, rows.shape[1], width):
         part = rows[:, start : start + width].double()
@@ -119,7 +119,7 @@ def _tiles(rows: Tensor, theta: Tensor | None) -> Iterator[tuple[Tensor, Tensor 
 
 
 def majority(distances: Doubles) -> npt.NDArray[np.bool_]:
-    """The first component of more than half of the points when pairs are joined by distance, with those that tie.
+    """Return the first component of more than half of the points when pairs are joined by distance, ties included.
 
     >>> majority(np.abs(np.subtract.outer([0.0, 1.0, 2.0, 9.0], [0.0, 1.0, 2.0, 9.0])))
     array([ True,  True,  True, False])
@@ -136,7 +136,7 @@ def majority(distances: Doubles) -> npt.NDArray[np.bool_]:
 
 
 def _spanning_tree(distances: Doubles) -> Iterator[Edge]:
-    """The n - 1 edges of a minimum spanning tree: below any radius it joins what all pairs would join (Prim)."""
+    """Yield the n - 1 edges of a minimum spanning tree (Prim): below any radius it joins what all pairs would."""
     outside = np.arange(1, len(distances))
     nearest, source = distances[0, 1:].copy(), np.zeros(len(outside), np.int64)
     while len(outside):

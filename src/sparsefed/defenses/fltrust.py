@@ -29,7 +29,7 @@ from sparsefed.defenses.pipeline import Combine, Flow, no_state, no_updates, req
 from sparsefed.defenses.rule import rule
 from sparsefed.kernels.rows import row_moments, row_norms, weighted_sum
 
-SHORTEST = 1e-30  # times the root's norm: a shorter update cannot be stretched to it within float32
+SHORTEST = 1e-30  # relative to the root's norm: a shorter update cannot be stretched to it within float32
 
 
 @rule(
@@ -37,7 +37,7 @@ SHORTEST = 1e-30  # times the root's norm: a shorter update cannot be stretched 
     needs=("rows", "root"),
 )
 def fltrust(**_: Unpack[CommonKeywords]) -> Combine:
-    """Weights by the cosine with the server's own update, and every update cut or stretched to that one's length."""
+    """The mean weighted by the cosine with the server's own update, every update rescaled to the length of that one."""
 
     def step(state: State, blocks: Iterable[Block], context: Context) -> Flow:
         root = _root(context)
@@ -47,7 +47,7 @@ def fltrust(**_: Unpack[CommonKeywords]) -> Combine:
         for block in blocks:
             rows, norms = block.rows(), block.norms()
             trust = _trust(rows, norms, root, length)
-            # Where there is no trust there may be no norm to divide by.
+            # An update without trust may have norm 0, which cannot be divided by.
             weights = torch.where(trust > 0, trust * length / norms, 0.0)
             part = weighted_sum(rows, weights)
             total = part if total is None else total.add_(part)
@@ -72,12 +72,12 @@ def _root(context: Context) -> Tensor:
 
 
 def _trust(rows: Tensor, norms: Tensor, root: Tensor, length: float) -> Tensor:
-    """ReLU(cos(row, root)), float64 [m]."""
+    """Return the trust ReLU(cos(row, root)) of each row, float64 [m]."""
     d = rows.shape[1]
     require(len(root) == d, f"root has {len(root)} coordinates, but the updates have {d}: they must be of one model")
     if not 0 < length < math.inf:
         return torch.zeros_like(norms)
-    # By a power of two, which is exact: what is orthogonal stays so, and no product leaves float32.
+    # Scaling by a power of two is exact: orthogonal rows stay orthogonal, and no product leaves float32.
     exponent = math.frexp(length)[1]
     dots = row_moments(rows, torch.ldexp(root.to(rows.device), torch.tensor(-exponent)))[1]
     cosines = dots / (norms * math.ldexp(length, -exponent))

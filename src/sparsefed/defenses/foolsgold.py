@@ -44,8 +44,8 @@ from sparsefed.kernels.distances import gram, rehearse
 from sparsefed.kernels.rows import weighted_sum
 
 ALIKE = 1e-9  # a distance 1 - cos below this is rounding
-SURE = 0.99  # the largest alpha that enters the logit
-TILE = 1 << 18  # coordinates of all histories that lie side by side at a time
+SURE = 0.99  # the logit sees no larger alpha
+TILE = 1 << 18  # coordinates, over all histories, compared at a time
 
 Histories = Mapping[int, Tensor]  # of each sender, float32 [d]
 
@@ -56,7 +56,7 @@ def foolsgold(
     kappa: Annotated[float, "confidence: how steeply the logit parts sybils from the rest"] = 1.0,
     **_: Unpack[CommonKeywords],
 ) -> Combine:
-    """Weights that fall with the similarity of a device's past updates to those of any other device."""
+    """The mean with weights that fall with the similarity of a device's past updates to those of any other device."""
     require_remember(remember)
     require(kappa > 0, f"kappa is {kappa}, but confidence must be positive: choose kappa > 0 (the authors have 1)")
 
@@ -70,7 +70,7 @@ def foolsgold(
             return Flow(state, rows.new_zeros(rows.shape[1]))
         histories = summed(state, rows, senders)
         trust = alphas(cosines(list(histories.values())), kappa)
-        # Senders in the order in which `histories` has them: sorted.
+        # Senders in the order of `histories`: sorted.
         weights = trust[torch.from_numpy(np.unique(senders, return_inverse=True)[1]).to(trust.device)]
         stats = {"trust": float(trust.mean()), "trusted": float((trust > 0).sum())}
         vector = weighted_sum(rows, weights / len(rows))
@@ -81,7 +81,7 @@ def foolsgold(
 
 
 def summed(state: State, rows: Tensor, senders: IntArray) -> Histories:
-    """Old history plus what came now, of each sender of the round, in their order; fresh tensors."""
+    """Return the history of each sender of the round, this round's updates added, in their order; fresh tensors."""
     new: dict[int, Tensor] = {}
     for i in np.argsort(senders, kind="stable").tolist():
         sender = int(senders[i])
@@ -91,7 +91,7 @@ def summed(state: State, rows: Tensor, senders: IntArray) -> Histories:
 
 
 def cosines(vectors: list[Tensor]) -> Tensor:
-    """cos(vector_i, vector_j) in float64 [m, m]; 0 on the diagonal and with a vector of zeros."""
+    """Return cos(vector_i, vector_j), float64 [m, m]; 0 on the diagonal and with a vector of zeros."""
     starts = range(0, len(vectors[0]), TILE)  # tile by tile: never a second copy of all histories
     products = torch.stack([gram(torch.stack([v[a : a + TILE] for v in vectors])) for a in starts]).sum(0)
     norms = products.diagonal().sqrt()
@@ -100,7 +100,7 @@ def cosines(vectors: list[Tensor]) -> Tensor:
 
 
 def alphas(similarity: Tensor, kappa: float) -> Tensor:
-    """The learning rate of each device from their similarities [m, m], whose diagonal is 0."""
+    """Return the learning rate of each device from their similarities [m, m], whose diagonal is 0."""
     v = similarity.amax(1)
     pardon = torch.where(v[:, None] < v, v[:, None] / v, 1.0)
     alpha = (1 - (similarity * pardon).amax(1)).clamp(0, 1)
@@ -111,7 +111,7 @@ def alphas(similarity: Tensor, kappa: float) -> Tensor:
 
 
 def remembered(state: State, new: Histories, round: int, remember: int) -> State:
-    """The new state: what is not new is shared with the old one, not copied."""
+    """Return the new state; unchanged histories are shared with the old one, not copied."""
     merged = {**state, **{f"history.{s}": history for s, history in new.items()}}
     merged |= {f"seen.{s}": torch.tensor(float(round)) for s in new}
     seen = {int(name.removeprefix("seen.")): float(t) for name, t in merged.items() if name.startswith("seen.")}

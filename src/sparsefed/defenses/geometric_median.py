@@ -41,11 +41,11 @@ from sparsefed.kernels.rows import row_norms
 
 Start = Literal["mean", "zero"]
 
-RELATIVE_NU = 2.0**-24  # of the median norm: what float32 rows cannot tell apart
-LEAST_NU = 1e-300  # where every row is zero: nothing is divided by 0
+RELATIVE_NU = 2.0**-24  # of the median norm: float32 rows cannot resolve less
+LEAST_NU = 1e-300  # where every row is zero, so that nothing is divided by 0
 GRAM_ROWS = 6  # the Gram matrix of n rows costs about n / 6 sweeps
-GRAM_COLUMNS = 1 << 11  # that are multiplied at a time, in float64
-DROWNED = 1e-4  # of the terms: a distance below it has fewer than eight digits
+GRAM_COLUMNS = 1 << 11  # columns multiplied at a time, in float64
+DROWNED = 1e-4  # relative to the terms: a smaller distance has fewer than eight digits
 
 
 class _Found(NamedTuple):
@@ -63,9 +63,9 @@ def geometric_median(
 ) -> Combine:
     """The point with the least sum of distances to all updates (RFA), by smoothed Weiszfeld steps.
 
-    Where several points have it (an even number of rows on a line), it is one of them: of two rows, their mean, if the
-    start is the mean. Where the sum is nearly flat along a line, the steps are small and may run out a little
-    above the least. The paper's budget is `iterations` = 3 with `tolerance` = 0.
+    Where several points attain it (an even number of rows on a line), the result is one of them: for two rows, their
+    mean, if the start is the mean. Where the sum is nearly flat along a line, the steps are small and may run out a
+    little above the least. The paper's budget is `iterations` = 3 with `tolerance` = 0.
     """
     require(nu is None or nu > 0, f"nu is {nu}, but it keeps distances from being 0: choose nu > 0, or None")
     require(iterations >= 1, f"iterations is {iterations}, but there must be a step: choose iterations >= 1")
@@ -95,7 +95,7 @@ def geometric_median(
 
 
 def _resolution(rows: Tensor) -> float:
-    """The default nu; where most rows are zero, the smallest of the others says what small is."""
+    """Return the default nu; where most rows are zero, the smallest of the others sets the scale."""
     norms = row_norms(rows).sort().values
     middle = norms[(len(norms) - 1) // 2]
     scale = middle if middle > 0 else norms[norms > 0].min() if norms[-1] > 0 else middle
@@ -103,7 +103,7 @@ def _resolution(rows: Tensor) -> float:
 
 
 def _median(rows: Tensor, weights: Tensor, nu: float, steps: int, tolerance: float) -> _Found:
-    """From the centre that the weights make: some sweeps over the rows, some steps on inner products, and again."""
+    """Iterate from the weights' centre: sweeps over the rows, steps on inner products, and again."""
     from sparsefed.kernels.centre_kernels import recentre
 
     centre = recentre(rows, weights)
@@ -122,7 +122,7 @@ def _median(rows: Tensor, weights: Tensor, nu: float, steps: int, tolerance: flo
 
 
 def _by_products(gram: Tensor, weights: Tensor, nu: float, steps: int, tolerance: float) -> _Found:
-    """The same steps from inner products alone, while these have the digits for it; the weights of the last centre."""
+    """Return the weights after steps on inner products alone, taken while these have enough digits."""
     squares = gram.diagonal()
     terms = squares.sqrt()
     for taken in range(steps):
@@ -137,7 +137,7 @@ def _by_products(gram: Tensor, weights: Tensor, nu: float, steps: int, tolerance
 
 
 def _reweighted(weights: Tensor, distances: Tensor, nu: float) -> tuple[Tensor, float]:
-    """The next weights, and a bound on how far they move the centre, in harmonic mean distances.
+    """Return the next weights, and a bound on how far they move the centre, in harmonic mean distances.
 
     |sum_i (w'_i - w_i) x_i|  <=  sum_i |w'_i - w_i| ||x_i - z||,  since the differences add up to 0. Unlike the mean
     distance, the harmonic one stays what it is when a few rows go far away.
@@ -150,7 +150,7 @@ def _reweighted(weights: Tensor, distances: Tensor, nu: float) -> tuple[Tensor, 
 
 
 def _gram_around(rows: Tensor, centre: Tensor) -> Tensor:
-    """<x_i - c, x_j - c> in float64 [n, n]."""
+    """Return <x_i - c, x_j - c>, float64 [n, n]."""
     gram = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
     for start in range(0, rows.shape[1], GRAM_COLUMNS):
         part = rows[:, start : start + GRAM_COLUMNS].double() - centre[start : start + GRAM_COLUMNS]

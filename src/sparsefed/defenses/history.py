@@ -1,4 +1,4 @@
-"""How much of the past a rule keeps that tells devices apart: a vector of d numbers for each."""
+"""Limits on per-device history: how many devices' vectors of d numbers a rule keeps."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated
 
 from sparsefed.defenses.pipeline import require
 
-BYTES = 2 << 30  # of all vectors together, where nobody says how many
+BYTES = 2 << 30  # all vectors together, where no number of devices is given
 
 Remember = Annotated[
     int | None, "devices whose past is kept (4 d bytes each), the least recently seen forgotten; None: 2 GB of them"
@@ -21,7 +21,7 @@ def require_remember(remember: int | None) -> None:
 
 
 def most_devices(remember: int | None, d: int) -> int:
-    """How many devices' vectors are kept at most.
+    """Return how many devices' vectors are kept at most.
 
     >>> most_devices(None, 6_568_640), most_devices(7, 6_568_640)
     (81, 7)

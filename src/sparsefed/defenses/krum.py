@@ -1,4 +1,4 @@
-"""Krum and Multi-Krum: the updates that have the nearest company.
+"""Krum and Multi-Krum: the updates whose nearest neighbours are closest.
 
 Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent (Blanchard et al. 2017, section 4):
 
@@ -43,18 +43,18 @@ Variant = Literal["blanchard", "paper-box"]
 
 
 def most_attackers(n: int) -> int:
-    """The largest f with n >= 2f + 3."""
+    """Return the largest f with n >= 2f + 3."""
     return (n - 3) // 2
 
 
 @dataclass(frozen=True)
 class Company:
-    """Who stands how far from whom."""
+    """The pairwise distances of the rows, and each row's neighbours sorted by distance."""
 
     rows: Tensor  # float32 [n, d]
     distances: Doubles  # [n, n], squared or not
-    order: Index  # [n, n - 1], the others, the nearest first
-    ordered: Doubles  # [n, n - 1], and how far they are
+    order: Index  # [n, n - 1], the other rows, nearest first
+    ordered: Doubles  # [n, n - 1], their distances
 
 
 Score = Callable[[Tensor, int], tuple[Company, "Doubles"]]  # rows, f -> distances and scores [n]
@@ -68,7 +68,7 @@ def krum(
     ),
     **_: Unpack[CommonKeywords],
 ) -> Combine:
-    """The one update that is nearest to its n - f - 2 nearest others.
+    """Krum: the one update that is nearest to its n - f - 2 nearest others.
 
     The variant 'paper-box' is Krum as SparseFed's appendix prints it (Panda et al. 2022): from all updates, u_i among
     them, the f + 2 farthest from u_i are taken away, and the score is the sum of the distances to the rest, not
@@ -97,28 +97,28 @@ def multi_krum(
 
 
 def blanchard_scores(rows: Tensor, f: int) -> tuple[Company, Doubles]:
-    """The sum of squared distances to the n - f - 2 nearest others."""
+    """Return each row's distances and its score: the sum of squared distances to the n - f - 2 nearest others."""
     company = keep_company(rows, squared_distances(rows))
     return company, company.ordered[:, : len(rows) - f - 2].sum(axis=1)
 
 
 def box_scores(rows: Tensor, f: int) -> tuple[Company, Doubles]:
-    """The sum of distances to the n - f - 3 nearest others, and to oneself."""
+    """Return each row's distances and its score: the sum of distances to the n - f - 3 nearest others and itself."""
     company = keep_company(rows, squared_distances(rows).sqrt())
     return company, company.ordered[:, : len(rows) - f - 3].sum(axis=1)
 
 
 def keep_company(rows: Tensor, distances: Tensor) -> Company:
-    """The others of each row in the order of their distance: sums over the nearest tie exactly where distances do."""
+    """Sort each row's neighbours by distance, so that sums over the nearest tie exactly where distances do."""
     table = distances.cpu().numpy()
     others = table.copy()
-    np.fill_diagonal(others, np.inf)  # oneself last, and then left out
+    np.fill_diagonal(others, np.inf)  # each row itself comes last, and is then left out
     order = np.argsort(others, axis=1)[:, :-1].copy()
     return Company(rows, table, order, np.take_along_axis(others, order, axis=1))
 
 
 def lowest(company: Company, score: Doubles, m: int) -> list[int]:
-    """The m rows of lowest score; among equal scores the lexicographically smallest."""
+    """Return the m rows of lowest score; among equal scores the lexicographically smallest."""
     limit = np.partition(score, m - 1)[m - 1]
     sure, tied = np.flatnonzero(score < limit).tolist(), np.flatnonzero(score == limit).tolist()
     if len(sure) + len(tied) > m:
@@ -128,7 +128,7 @@ def lowest(company: Company, score: Doubles, m: int) -> list[int]:
 
 def _compare(company: Company, i: int, j: int) -> int:
     if company.distances[i, j] == 0:
-        return 0  # colluders that send the same: no need to look
+        return 0  # colluders that send identical rows: no need to compare
     rows = company.rows
     for a, b in zip(torch.split(rows[i], COLUMNS), torch.split(rows[j], COLUMNS), strict=True):
         differ = torch.nonzero(a != b)
@@ -138,7 +138,7 @@ def _compare(company: Company, i: int, j: int) -> int:
 
 
 def _selecting(name: str, f: int, score: Score, size: Callable[[int, int, int], int]) -> Combine:
-    """The mean of the rows of lowest score, `size(received, n, f)` of them; `robust` says what becomes of f."""
+    """Return the mean of the `size(received, n, f)` rows of lowest score; `robust` documents how f is adjusted."""
     require_f(f)
 
     def init(d: int) -> State:  # noqa: ARG001
@@ -160,7 +160,7 @@ def _selecting(name: str, f: int, score: Score, size: Callable[[int, int, int], 
 
 
 def mean_of(rows: Tensor, chosen: list[int]) -> Tensor:
-    """The mean of some of the rows, read where they lie."""
+    """Return the mean of the chosen rows, read without copying them."""
     weights = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
     weights[chosen] = 1 / len(chosen)
     return weighted_sum(rows, weights)

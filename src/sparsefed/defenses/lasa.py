@@ -1,11 +1,11 @@
 """LASA (Xu, Zhang and Hu 2025, Achieving Byzantine-Resilient Federated Learning via Layer-Adaptive Sparsified Model
-Aggregation): sparsify each update, then choose whom to average layer by layer.
+Aggregation): sparsify each update, then select the clients to average layer by layer.
 
     u_i      <-  top_k(u_i) min(1, M / ||u_i||)                      k = d - floor(sparsity d), M the median norm
     m_i,l     =  ||u_i,l||                                           magnitude of the layer l
     p_i,l     =  (1 + sum_j sgn(u_i,l,j) / sum_j |sgn(u_i,l,j)|) / 2   its positive direction purity
     z(x_i)    =  |x_i - median(x)| / std(x)                          over the clients, std about their mean
-    B_l       =  {i: z(m_i,l) <= lambda_n and z(p_i,l) <= lambda_s}, or everybody if that is nobody
+    B_l       =  {i: z(m_i,l) <= lambda_n and z(p_i,l) <= lambda_s}, or all clients if that is empty
     u_l       =  mean of u_i,l over B_l
 
 The clipping, the defaults and M as the lower of the middle two for an even n are those of the authors' code. There too,
@@ -38,7 +38,7 @@ from sparsefed.kernels.compilation import warm_up
 from sparsefed.kernels.rows import row_norms, weighted_sum
 from sparsefed.kernels.topk import rehearse, topk_mask
 
-ROUNDING = 1e-9  # of the largest value: differences below are none
+ROUNDING = 1e-9  # relative to the largest value: smaller differences count as none
 
 
 @rule(
@@ -52,7 +52,7 @@ def lasa(
     lambda_s: Annotated[float, "how many standard deviations a layer's share of positive signs may"] = 1.0,
     **_: Unpack[CommonKeywords],
 ) -> Combine:
-    """Sparsified updates; in each layer the mean of those whose norm and signs lie near the median."""
+    """LASA: sparsified updates; in each layer the mean of those whose norm and signs lie near the median."""
     require(0 <= sparsity < 1, f"sparsity is {sparsity}, but some coordinates must be left: choose 0 <= sparsity < 1")
     require(lambda_n > 0, f"lambda_n is {lambda_n}, but a radius is positive: choose lambda_n > 0 (the authors have 1)")
     require(lambda_s > 0, f"lambda_s is {lambda_s}, but a radius is positive: choose lambda_s > 0 (the authors have 1)")
@@ -71,11 +71,11 @@ def lasa(
         kept = _largest(rows, sparsity)
         layers, selected = [], 0
         for part, mask in zip(torch.split(rows, sizes, 1), torch.split(kept, sizes, 1), strict=True):
-            layer = torch.where(mask, part, 0.0)  # the only copy of numbers, a layer at a time
+            layer = torch.where(mask, part, 0.0)  # the only copy of the values, one layer at a time
             chosen = _chosen(layer, factors, lambda_n, lambda_s)
             layers.append(weighted_sum(layer, factors * chosen / chosen.sum()))
             selected += int(chosen.sum())
-        return Flow(state, torch.cat(layers), {"selected": selected / len(sizes)})  # the average of the layers
+        return Flow(state, torch.cat(layers), {"selected": selected / len(sizes)})  # averaged over the layers
 
     return Combine(init, step)
 
@@ -88,7 +88,7 @@ def _sizes(context: Context, d: int) -> list[int]:
 
 
 def _largest(rows: Tensor, sparsity: float) -> Tensor:
-    """bool [n, d]: what is left of each row."""
+    """Return the coordinates that sparsification keeps of each row, bool [n, d]."""
     d = rows.shape[1]
     k = d - math.floor(sparsity * d)
     kept = torch.ones(rows.shape, dtype=torch.bool, device=rows.device)
@@ -98,8 +98,8 @@ def _largest(rows: Tensor, sparsity: float) -> Tensor:
 
 
 def _chosen(layer: Tensor, factors: Tensor, lambda_n: float, lambda_s: float) -> Tensor:
-    """bool [n]: whose layer is averaged."""
-    # A factor of 0 (most updates are 0, and so is the median norm) leaves nothing that could have a direction.
+    """Return which clients' layers are averaged, bool [n]."""
+    # A factor of 0 (most updates are 0, and so is the median norm) leaves a layer without a direction.
     purity = torch.where(factors > 0, _purity(layer), 0.5)
     chosen = _near(row_norms(layer) * factors, lambda_n) & _near(purity, lambda_s)
     return chosen if bool(chosen.any()) else torch.ones_like(chosen)
@@ -111,6 +111,6 @@ def _purity(layer: Tensor) -> Tensor:
 
 
 def _near(values: Tensor, radius: float) -> Tensor:
-    """|x - median| <= radius std."""
+    """Return where |x - median| <= radius std."""
     gap = (values - values.quantile(0.5)).abs()
     return gap <= radius * values.std(correction=0) + ROUNDING * values.abs().max()

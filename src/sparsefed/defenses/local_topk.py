@@ -34,12 +34,12 @@ from sparsefed.defenses.rule import rule
 from sparsefed.kernels.compilation import warm_up
 from sparsefed.kernels.topk import check_k, rehearse, topk_indices
 
-MEMORY = "error."  # + the sender's number
-SEEN = "seen"  # int64 [m]: the senders that are remembered, the least recently seen first
+MEMORY = "error."  # prefix of the key; the sender's number follows
+SEEN = "seen"  # int64 [m]: the remembered senders, least recently seen first
 
 
 class Sent(NamedTuple):
-    """One device's message, and what it keeps."""
+    """One device's message, and the memory that it keeps."""
 
     indices: Tensor  # int64 [k]
     values: Tensor  # float32 [k]
@@ -78,7 +78,7 @@ def local_topk(
 def _mean_of_messages(
     state: State, blocks: Iterable[Block], context: Context, k: int, longest: float, remember: int | None
 ) -> tuple[Tensor, Mapping[int, Tensor]]:
-    """The mean of what is sent, float32 [d], and the new memories of this round's senders."""
+    """Return the mean of the messages, float32 [d], and the new memories of this round's senders."""
     total: Tensor | None = None
     fresh: dict[int, Tensor] = {}
     count = 0
@@ -90,7 +90,7 @@ def _mean_of_messages(
             sent = _send(row, fresh.get(sender, state.get(f"{MEMORY}{sender}")), k, longest)
             total[sent.indices] += sent.values
             fresh[sender] = sent.memory
-            if len(fresh) > most_devices(remember, len(row)):  # those would be forgotten at the end of the round anyway
+            if len(fresh) > most_devices(remember, len(row)):  # the rest would be forgotten after the round anyway
                 del fresh[min(fresh)]
         count += block.size
         del block, rows  # free before the next block is computed
@@ -109,7 +109,7 @@ def _send(row: Tensor, memory: Tensor | None, k: int, longest: float) -> Sent:
 
 
 def _remembered(state: State, fresh: Mapping[int, Tensor], remember: int) -> State:
-    """The memories of the devices seen last; those of devices that were not there are shared, not copied."""
+    """Return the memories of the devices seen last; those of absent devices are shared, not copied."""
     absent = [sender for sender in state[SEEN].tolist() if sender not in fresh]
     order = [*absent, *sorted(fresh)]
     kept = order[max(0, len(order) - remember) :]

@@ -1,9 +1,9 @@
-"""Where the learning rate goes and what is clipped to which norm: two modes, three presets, as data.
+"""The modes and presets, as data: where the learning rate enters, and to which norm updates are clipped.
 
 - `uncompressed`: an update is a gradient. It is clipped to L, and the server multiplies by lr(t).
 - `fedavg`: an update is `theta_before - theta_after` and holds the learning rate already; the server subtracts as is.
 
-The presets say what the paper and its authors' two public code snapshots do where they differ.
+The presets record where the paper and its authors' two public code snapshots differ.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 
 @dataclass(frozen=True)
 class Preset:
-    """One reading of the paper."""
+    """One reading of the paper: where the learning rate enters and how fedavg updates are clipped."""
 
     lr: Placement  # uncompressed mode: after the server's buffers, or inside them
     fedavg_clip: Clip  # L | L * lr(t) | L * lr(t) * local steps

@@ -23,9 +23,9 @@ from sparsefed.kernels.distances import rehearse, squared_distances
 
 
 def nnm(f: Attackers) -> Pre:
-    """Each update replaced by the mean of the n - f updates nearest to it."""
+    """Replace each update by the mean of the n - f updates nearest to it."""
     require_f(f)
-    warm_up(rehearse)  # a pre-aggregation has no init of its own: its kernels are made ready when it is built
+    warm_up(rehearse)  # a pre-aggregation has no init of its own, so its kernels are compiled when it is built
 
     def mix(given: Stack, context: Context) -> Stack:  # noqa: ARG001
         n = len(given.rows)
@@ -39,7 +39,7 @@ def nnm(f: Attackers) -> Pre:
 
 
 def mixing(distances: Tensor, k: int) -> Tensor:
-    """How much of row j goes into the new row i, float64 [n, n]: 1/k for each of the k nearest, ties share.
+    """Return the weight of row j in the new row i, float64 [n, n]: 1/k for each of the k nearest, ties share.
 
     >>> mixing(torch.tensor([[0.0, 1.0, 1.0], [1.0, 0.0, 4.0], [1.0, 4.0, 0.0]]), 2)
     tensor([[0.5000, 0.2500, 0.2500],

@@ -1,7 +1,7 @@
-"""What stands around every rule: clipping before it, pre-aggregation, and after it momentum and the learning rate.
+"""The frame around every rule: clipping and pre-aggregation before it, momentum and the learning rate after it.
 
-A rule's builder makes a `Combine`, or `RuleParts` where its server is not plain momentum; `CommonOptions` makes the
-sentence:
+A rule's builder makes a `Combine`, or `RuleParts` where its server is not plain momentum; `CommonOptions` builds the
+pipeline around it:
 
     clip  ->  pre-aggregation  ->  combine  ->  server (momentum)  ->  learning rate  ->  last
 """
@@ -20,11 +20,11 @@ from sparsefed.defenses.pipeline import Combine, PerUpdate, Transform, chain, id
 from sparsefed.defenses.pre_aggregation import pre_aggregations
 from sparsefed.defenses.server import momentum, scale_by_lr
 
-REGIME = ("mode", "preset", "local_steps")  # options that follow from how devices train, not from the rule
+REGIME = ("mode", "preset", "local_steps")  # options that depend on how devices train, not on the rule
 
 
 class CommonKeywords(TypedDict, total=False):
-    """The keywords of every rule, for editors and type checkers; `CommonOptions` says what they mean."""
+    """The keywords that every rule takes, for editors and type checkers; `CommonOptions` documents them."""
 
     clip_norm: float | None
     clip: Clip | None
@@ -37,7 +37,7 @@ class CommonKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class CommonOptions:
-    """The parameters that every rule takes beside its own."""
+    """The parameters that every rule takes besides its own."""
 
     clip_norm: Annotated[float | None, "L, the l2 norm to which the server clips every update; None: no clipping"] = (
         None
@@ -63,7 +63,7 @@ class CommonOptions:
         return PRESETS[self.preset]
 
     def around(self, words: RuleParts, f: int | None = None) -> Defense:
-        """The whole sentence; `f` is the rule's, for pre-aggregations that do not name their own."""
+        """Return the whole pipeline; pre-aggregations without an `f` of their own take the rule's."""
         self._check()
         combine = after(pre_aggregations(self.pre, f), words.combine)
         server = chain(*self._with_lr(words.server(self)), words.last)
@@ -105,7 +105,7 @@ def _momentum(frame: CommonOptions) -> Transform:
 
 @dataclass(frozen=True)
 class RuleParts:
-    """What is a rule's own in the sentence."""
+    """The parts of the pipeline that belong to the rule itself."""
 
     combine: Combine
     server: Callable[[CommonOptions], Transform] = _momentum

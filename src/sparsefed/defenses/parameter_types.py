@@ -1,4 +1,4 @@
-"""The parameters that several rules share, each named once, with the line that a person reads."""
+"""The parameters that several rules share, each defined once, with its one-line description."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""The grammar of a defense: `pipeline(per_update, combine, server)`, every word a pure function with its state a value.
+"""A defense is `pipeline(per_update, combine, server)`: every stage is a pure function, and its state is a value.
 
-    PerUpdate  norm -> norm                the length that the server grants an update         e.g. clip_l2(L)
+    PerUpdate  norm -> norm                the norm to which the server clips an update        e.g. clip_l2(L)
     Combine    blocks -> vector, state     many updates become one                             e.g. mean
     Transform  vector -> vector, state     what the server does with the one                   e.g. topk_memory(k, rho)
 
-All state is one flat mapping of named tensors, so that a checkpoint is a copy of it. Vectors that come out may share
-memory with the state beside them: nobody writes to what a rule returned, and no rule writes to what it was given.
+All state is one flat mapping of named tensors, so that a checkpoint is a copy of it. Returned vectors may share memory
+with the state beside them: callers never write to what a rule returned, and no rule writes to its arguments.
 
-Two rules hold for every pipeline, whatever its words:
+Two rules hold for every pipeline, whatever its stages:
 
 - An update is dropped, and counted, if its norm is not finite or exceeds `LARGEST_NORM` (sums of such numbers leave
   float32). The rest of the round goes on without it: a mean is over the kept updates.
@@ -40,7 +40,7 @@ NO_STATS: Mapping[str, float] = MappingProxyType({})
 
 
 class Flow(NamedTuple):
-    """What a word hands to the next: its new state, the vector, and numbers worth reporting."""
+    """The result of one stage: its new state, the vector for the next stage, and numbers worth reporting."""
 
     state: State
     vector: Tensor  # float32 [d]
@@ -48,13 +48,13 @@ class Flow(NamedTuple):
 
 
 def no_state(d: int) -> State:  # noqa: ARG001
-    """The `init` of a word without memory."""
+    """Return an empty state: the `init` of a stage without memory."""
     return {}
 
 
 @dataclass(frozen=True)
 class PerUpdate:
-    """The l2 norm to which every update is cut, and what the server learns from the norms of a round."""
+    """The l2 norm to which every update is clipped, and how it adapts to the norms of a round."""
 
     budget: Callable[[State, Context], float]  # inf if none
     init: Callable[[int], State] = no_state
@@ -63,7 +63,7 @@ class PerUpdate:
 
 @dataclass(frozen=True)
 class Combine:
-    """Many updates become one vector; blocks come one at a time and must be let go of before the next."""
+    """A stage that makes one vector of many updates; blocks arrive one at a time and must be freed before the next."""
 
     init: Callable[[int], State]
     step: Callable[[State, Iterable[Block], Context], Flow]
@@ -71,19 +71,19 @@ class Combine:
 
 @dataclass(frozen=True)
 class Transform:
-    """One vector becomes another, with state."""
+    """A stage that maps one vector to another, with state."""
 
     init: Callable[[int], State]
     step: Callable[[State, Tensor, Context], Flow]
 
 
 def identity() -> Transform:
-    """The vector as it is."""
+    """Return the transform that leaves the vector as it is."""
     return Transform(no_state, lambda state, vector, context: Flow(state, vector))  # noqa: ARG005
 
 
 def chain(*transforms: Transform) -> Transform:
-    """One transform after the other; the state of the i-th is kept under `i.`."""
+    """Return a transform that applies several in turn; the state of the i-th is kept under `i.`."""
 
     def init(d: int) -> State:
         return _merged({str(i): transform.init(d) for i, transform in enumerate(transforms)})
@@ -101,7 +101,7 @@ def chain(*transforms: Transform) -> Transform:
 
 
 def pipeline(per_update: PerUpdate, combine: Combine, server: Transform) -> Defense:
-    """The defense that scales each update, combines them, and passes the result through the server."""
+    """Return the defense that clips each update, combines them, and passes the result through the server."""
 
     def init(d: int) -> State:
         warm_up(rehearse)
@@ -127,7 +127,7 @@ def pipeline(per_update: PerUpdate, combine: Combine, server: Transform) -> Defe
 
 @dataclass
 class _Tally:
-    """What the screening saw; filled while the blocks stream by, a number a client."""
+    """Counts and norms that the screening collects while the blocks stream by, one number per client."""
 
     received: int = 0
     clipped: int = 0
@@ -139,22 +139,22 @@ class _Tally:
 
 
 def _screened(blocks: Iterable[Block], budget: float, context: Context, tally: _Tally) -> Iterator[ScaledBlock]:
-    """Each block without its unusable updates, the others cut to the norm that the server enforces."""
+    """Yield each block without its unusable updates, the others clipped to the norm that the server enforces."""
     for block in blocks:
         norms = block.norms()
         kept = norms <= LARGEST_NORM  # false for NaN too
         norms = norms[kept]
         tally.received += block.size
         tally.clipped += int((norms > budget * CLIPPED_BEYOND).sum())
-        tally.norms += norms.tolist()  # numbers, not tensors: what outlives a block must not lie between its tensors
+        tally.norms += norms.tolist()  # numbers, because small tensors that outlive a block would fragment the heap
         yield ScaledBlock(block, kept, clip_factors(norms, budget), norms)
-        del block  # while the next one is computed, this one's memory must be free
+        del block  # frees its memory before the next one is computed
     if tally.received == 0:
         raise no_updates(context)
 
 
 def clip_factors(norms: Tensor, budget: float) -> Tensor:
-    """min(1, B / norm), elementwise."""
+    """Return min(1, B / norm), elementwise."""
     return torch.where(norms > budget, budget / norms, 1.0)  # never 0 / 0: a norm above the budget is not 0
 
 
@@ -163,11 +163,11 @@ def _stats(tally: _Tally, delta: Tensor) -> Mapping[str, float]:
     return {
         "received": float(tally.received),
         "dropped": float(tally.received - kept),
-        "clipped": tally.clipped / kept if kept else 0.0,  # share of the kept
+        "clipped": tally.clipped / kept if kept else 0.0,  # share of the kept updates
         "median_norm": median(tally.norms) if kept else 0.0,  # as received, before clipping
-        "applied": applied,  # coordinates of delta that are not 0
-        "upload_bytes": dense,  # of each device; a rule that compresses says less
-        "download_bytes": min(dense, 8 * applied),  # of each device that had the last model: index and value, or all
+        "applied": applied,  # nonzero coordinates of delta
+        "upload_bytes": dense,  # per device; a rule that compresses reports less
+        "download_bytes": min(dense, 8 * applied),  # per device that had the last model: index and value, or everything
     }
 
 
@@ -180,12 +180,12 @@ def _part(state: State, scope: str) -> State:
 
 
 def no_updates(context: Context) -> ConfigError:
-    """The error for a round without a single update: not even the number of coordinates is known."""
+    """Return the error for a round without a single update: not even the number of coordinates is known."""
     return ConfigError(f"round {context.round} brought no updates at all: a round needs at least one client")
 
 
 def require(condition: bool, sentence: str) -> None:
-    """Refuse an impossible value with a sentence."""
+    """Raise ConfigError with this sentence unless the condition holds."""
     if not condition:
         raise ConfigError(sentence)
 
@@ -202,5 +202,5 @@ def require_rho(rho: float) -> None:
 
 
 def scaled_budget(clip_norm: float, lr: float) -> float:
-    """L * lr, where no limit stays no limit even at lr = 0."""
+    """Return L * lr; an infinite L stays infinite even at lr = 0."""
     return clip_norm if math.isinf(clip_norm) else clip_norm * lr

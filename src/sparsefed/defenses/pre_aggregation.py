@@ -1,4 +1,4 @@
-"""Pre-aggregations by name: what is done to the rows of a round before any rule sees them."""
+"""Pre-aggregations by name: transforms of a round's rows before any rule sees them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PRE: Mapping[str, Callable[..., Pre]] = {"nnm": nnm, "bucketing": bucketing, "ar
 
 
 def pre_aggregations(entries: str | Sequence[str | Mapping[str, Any]], f: int | None) -> tuple[Pre, ...]:
-    """The functions that these entries name; one that takes f and is not given any has the rule's."""
+    """Return the functions that these entries name; one that takes f and is given none gets the rule's."""
     return tuple(_one(entry, f) for entry in ([entries] if isinstance(entries, (str, Mapping)) else entries))
 
 

@@ -56,7 +56,7 @@ DEFENSES: dict[str, Callable[..., Any]] = {
 
 
 def build(name: str, **params: Any) -> Defense:
-    """The named rule with these parameters, its own and the frame's, or one sentence that says what is wrong with them.
+    """Build the named rule with these parameters, its own and the common ones; raise ConfigError if one is wrong.
 
     >>> from sparsefed.core.types import Context
     >>> build("sparsefed", k=1000, clip_norm=3.0).budget({}, Context(round=0, lr=0.1))

@@ -38,7 +38,7 @@ Threshold = Annotated[int, "votes by which a coordinate's sign must win, or else
     needs=("rows",),
 )
 def rlr(threshold: Threshold, **_: Unpack[CommonKeywords]) -> Combine:
-    """The mean, with the sign turned in each coordinate where the vote of signs is closer than a threshold."""
+    """The mean, with the sign flipped in each coordinate where the vote of signs is closer than a threshold."""
     require(
         threshold >= 0,
         f"threshold is {threshold}, but it is a number of votes: choose threshold >= 0 (0 is the mean)",
@@ -58,13 +58,13 @@ def rlr(threshold: Threshold, **_: Unpack[CommonKeywords]) -> Combine:
 
 
 def _poll(blocks: Iterable[Block], threshold: int, context: Context) -> tuple[Tensor, Tensor, int]:
-    """Sum and votes of each coordinate and the number of voters, a block at a time: memory for one block."""
+    """Return the sum and the votes of each coordinate, and the number of voters, in the memory of one block."""
     total: Tensor | None = None
     votes: Tensor | None = None
     kept = received = 0
     for block in blocks:
         sums, signs = sign_votes(block.rows())
-        # In place, on tensors of this call: a new vector a block would split the heap.
+        # In place, on tensors of this call: a new vector for each block would fragment the heap.
         total = sums if total is None else total.add_(sums)
         votes = signs if votes is None else votes.add_(signs)
         kept += block.size

@@ -1,11 +1,11 @@
-"""What a rule is: a builder with facts about it, and what calling it gives, a `Rule` with its parameters.
+"""Rules: a builder with facts about it, and the `Rule` with its parameters that calling it returns.
 
 @rule(paper="...", needs=("all rows",), largest_f=lambda n: (n - 3) // 2)
 def krum(f: Attackers, **_: Unpack[CommonKeywords]) -> Combine: ...
 
-krum(f=2, clip_norm=3.0)           a Rule: what was chosen, checked, not yet built
+krum(f=2, clip_norm=3.0)           a Rule: parameters checked, not yet built
 krum(f=2).build(mode="fedavg")     the Defense
-krum.__wrapped__(2)                the bare builder: its own word of the sentence alone
+krum.__wrapped__(2)                the bare builder: its own stage of the pipeline alone
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from sparsefed.defenses.modes import Mode, PresetName
 from sparsefed.defenses.options import REGIME, CommonOptions, RuleParts
 from sparsefed.defenses.pipeline import Combine
 
-# What a rule must see beyond the norms and sums of updates:
+# The information that a rule needs beyond the norms and sums of updates:
 #   rows      the updates themselves, a block at a time
 #   all rows  every update at once, so that a round's memory grows with the cohort
-#   history   who sent what in earlier rounds
+#   history   each sender's updates in earlier rounds
 #   root      an update that the server computes on clean data of its own
 #   layers    which coordinates make up which parameter tensor
 #   model     the current model
@@ -44,15 +44,15 @@ def minority(n: int) -> int:
 
 @dataclass(frozen=True)
 class RuleInfo:
-    """What is known of a rule besides its code: whose it is, what it must see, and how commands treat it."""
+    """The facts of a rule besides its code: its paper, the information it needs, and how commands treat it."""
 
     builder: Callable[..., Any]
     paper: str = ""
     needs: tuple[Need, ...] = ()
     usual: Mapping[str, Any] = field(default_factory=dict)  # its own defaults of the common options
-    largest_f: Callable[[int], int] = minority  # attackers among n updates with which it is defined
-    audit: bool = False  # whether an audit compares it without being asked to
-    weights: bool = False  # whether it is a sum, so that updates may weigh differently
+    largest_f: Callable[[int], int] = minority  # the most attackers among n updates for which it is defined
+    audit: bool = False  # whether an audit compares it by default
+    weights: bool = False  # whether it is a sum, so that updates may have different weights
 
     @property
     def summary(self) -> str:
@@ -61,14 +61,14 @@ class RuleInfo:
 
 @dataclass(frozen=True, repr=False)
 class Rule(Chosen):
-    """An aggregation rule that was chosen, with its parameters and the common ones."""
+    """A chosen aggregation rule, with its own parameters and the common ones."""
 
     def build(self, mode: Mode = "uncompressed", preset: PresetName = "paper", local_steps: int = 1) -> Defense:
         """Return the defense.
 
         Args:
-            mode: whether updates are gradients (uncompressed) or hold the learning rate already (fedavg).
-            preset: whose reading of the paper.
+            mode: whether updates are gradients (uncompressed) or include the learning rate already (fedavg).
+            preset: which reading of the paper to follow.
             local_steps: steps that a device takes in a round (fedavg only).
 
         Raises:
@@ -80,7 +80,7 @@ class Rule(Chosen):
 
 
 class RuleFunction(Protocol[P, R_co]):
-    """A rule by import: a function that returns a `Rule`, with its facts and its bare builder beside it."""
+    """A rule as a function: calling it returns a `Rule`; it also carries its facts and its bare builder."""
 
     info: RuleInfo
     __name__: str
@@ -99,7 +99,7 @@ def rule(
     audit: bool = False,
     weights: bool = False,
 ) -> Callable[[Callable[P, R_co]], RuleFunction[P, R_co]]:
-    """Return a decorator that makes a rule of a builder; `RuleInfo` says what the arguments mean."""
+    """Return a decorator that makes a rule of a builder; `RuleInfo` documents the arguments."""
 
     def decorate(builder: Callable[P, R_co]) -> RuleFunction[P, R_co]:
         @functools.wraps(builder)
@@ -114,7 +114,7 @@ def rule(
 
 
 def rule_info(function: Callable[..., Any]) -> RuleInfo:
-    """Return the facts of a rule; an undecorated builder has the usual ones, and may look at every update."""
+    """Return the facts of a rule; an undecorated builder has the defaults, and may see every update."""
     info = getattr(function, "info", None)
     return info if isinstance(info, RuleInfo) else RuleInfo(function, needs=("all rows",))
 
@@ -130,12 +130,12 @@ def choose(function: Callable[..., Any], *args: Any, **given: Any) -> Rule:
         raise ConfigError(f"{said}: {key} follows from how devices train; give it to what builds the rule")
     check_arguments(said, builder, params, hidden=REGIME, beside=CommonOptions)
     chosen = Rule("defense", name, function, params)
-    chosen.build("fedavg")  # refuses impossible values where they are written
+    chosen.build("fedavg")  # raises on impossible values here, where they are written
     return chosen
 
 
 def assemble(name: str, builder: Callable[..., Any], given: Mapping[str, Any], hidden: Collection[str] = ()) -> Defense:
-    """The defense that a builder's words and the frame make; a builder may make a whole `Defense` on its own."""
+    """Return the defense made of a builder's parts and the common options; a builder may make a whole `Defense`."""
     builder = rule_info(builder).builder
     check_arguments(name, builder, given, hidden=hidden, beside=CommonOptions)
     takes = {parameter.name for parameter in parameters(builder)}
@@ -154,7 +154,7 @@ def assemble(name: str, builder: Callable[..., Any], given: Mapping[str, Any], h
 
 
 def _signature(builder: Callable[..., Any], usual: Mapping[str, Any]) -> inspect.Signature:
-    """The builder's own parameters, then the common ones, which can only be given by name."""
+    """Return the builder's own parameters, then the common ones, which are keyword-only."""
     own = [p for p in inspect.signature(builder).parameters.values() if p.kind is not p.VAR_KEYWORD]
     taken = {p.name for p in own} | {*REGIME}
     common = [

@@ -1,4 +1,4 @@
-"""What a server does with the one vector: momentum, and the learning rate."""
+"""The server's transforms of the combined vector: momentum, and the learning rate."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sparsefed.defenses.pipeline import Flow, Transform, identity, no_state, req
 
 
 def momentum(rho: float) -> Transform:
-    """R = rho R + u, and R goes on (Algorithm FedAvg in the paper's appendix); rho = 0 keeps no buffer."""
+    """Return server momentum: R = rho R + u, passed on (the appendix's Algorithm FedAvg); rho = 0 keeps no buffer."""
     require_rho(rho)
     if rho == 0:
         return identity()
@@ -26,5 +26,5 @@ def momentum(rho: float) -> Transform:
 
 
 def scale_by_lr() -> Transform:
-    """The vector times lr(t)."""
+    """Return the transform that multiplies the vector by lr(t)."""
     return Transform(no_state, lambda state, vector, context: Flow(state, vector * context.lr))

@@ -51,10 +51,10 @@ from sparsefed.kernels.rows import row_norms, weighted_sum
 
 PAPER = "Xu et al. 2022, Byzantine-robust Federated Learning through Collaborative Malicious Gradient Filtering"
 
-DECIMALS = 9  # of a statistic; what is left is rounding
-SAME = 1e-10  # distances that differ by less are equal: less than two statistics that differ
-STILL = 1e-3  # of the bandwidth: a point that moves less has arrived
-MOST_STEPS = 300  # of a climb
+DECIMALS = 9  # decimals kept of a statistic; the rest is rounding
+SAME = 1e-10  # distances that differ by less are equal; two different statistics differ by more
+STILL = 1e-3  # relative to the bandwidth: a point that moves less has arrived
+MOST_STEPS = 300  # per climb
 
 Features = Callable[[Tensor], Tensor]  # rows [n, d] -> more statistics, float64 [n, p]
 Lower = Annotated[float, "L, the shortest update let through, as a multiple of the median norm"]
@@ -70,7 +70,7 @@ def signguard(lower: Lower = 0.1, upper: Upper = 3.0, share: Share = 0.1, **_: U
 
 @rule(paper=PAPER, needs=("all rows",))
 def signguard_sim(lower: Lower = 0.1, upper: Upper = 3.0, share: Share = 0.1, **_: Unpack[CommonKeywords]) -> Combine:
-    """SignGuard whose clusters see the cosine similarity to the other updates as well."""
+    """SignGuard that clusters by the cosine similarity to the other updates as well."""
     return replace(_guard(lower, upper, share, similarity), init=_prepared)
 
 
@@ -104,7 +104,7 @@ def _guard(lower: float, upper: float, share: float, more: Features) -> Combine:
 
 
 def coordinates(d: int, share: float, context: Context) -> Tensor:
-    """The coordinates of the round, ascending; at least one."""
+    """Draw the coordinates of the round, ascending; at least one."""
     drawn = rng(context.seed, "signguard", context.round).choice(
         d, max(1, math.floor(share * d)), replace=False, shuffle=False
     )
@@ -116,14 +116,14 @@ def _seen(rows: Tensor, share: float, context: Context) -> Tensor:
 
 
 def sign_shares(rows: Tensor) -> Tensor:
-    """How many coordinates are positive, zero and negative, each relative to the row with most; float64 [n, 3]."""
+    """Return the counts of positive, zero and negative coordinates, relative to the largest row's; float64 [n, 3]."""
     positive, negative = (rows > 0).sum(1), (rows < 0).sum(1)
     counts = torch.stack([positive, rows.shape[1] - positive - negative, negative], dim=1).double()
     return counts / counts.amax(0).clamp_min(1)
 
 
 def similarity(rows: Tensor) -> Tensor:
-    """The median cosine with the other rows, cut to [0, its median over the rows] and scaled to 0.2; float64 [n, 1]."""
+    """Return each median cosine with the other rows, cut to [0, its median], scaled to 0.2; float64 [n, 1]."""
     n = len(rows)
     if n == 1:
         return rows.new_zeros(1, 1, dtype=torch.float64)
@@ -137,26 +137,26 @@ def similarity(rows: Tensor) -> Tensor:
 
 
 def largest_cluster(points: Tensor) -> Tensor:
-    """Which points are in the largest mean-shift cluster, bool [n]; points are float64 [n, p]."""
+    """Return which points [n, p] are in the largest mean-shift cluster, bool [n]; points are float64."""
     points = points.round(decimals=DECIMALS)
     width = _bandwidth(points) + SAME
     summits = _apart(*_climbed(points, width), width)
     away = _distances(points, summits)
     least = away.amin(1)
-    # The first of the nearest: summits come densest first.
+    # argmax takes the first of equally near summits; they come densest first.
     nearest = (away <= least[:, None] + SAME).int().argmax(1)
     sizes = torch.bincount(nearest[least <= width], minlength=len(summits))
     return (nearest == sizes.argmax()) & (least <= width)
 
 
 def _median(values: Tensor) -> Tensor:
-    """Along the last dimension; of an even number, the mean of the middle two."""
+    """Return the median along the last dimension; for an even number, the mean of the middle two."""
     ordered, n = values.sort().values, values.shape[-1]
     return (ordered[..., (n - 1) // 2] + ordered[..., n // 2]) / 2
 
 
 def _distances(a: Tensor, b: Tensor) -> Tensor:
-    return torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist")  # products would round small ones away
+    return torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist")  # products would round small distances away
 
 
 def _bandwidth(points: Tensor) -> float:
@@ -165,7 +165,7 @@ def _bandwidth(points: Tensor) -> float:
 
 
 def _climbed(points: Tensor, width: float) -> tuple[Tensor, Tensor]:
-    """Where each point's climb ends, and how many points it last saw."""
+    """Return where each point's climb ends, and how many points were within the bandwidth at the end."""
     ends, crowd = points.clone(), torch.ones(len(points), dtype=torch.long, device=points.device)
     moving = torch.arange(len(points), device=points.device)
     for _ in range(MOST_STEPS):
@@ -181,7 +181,7 @@ def _climbed(points: Tensor, width: float) -> tuple[Tensor, Tensor]:
 
 
 def _apart(ends: Tensor, crowd: Tensor, width: float) -> Tensor:
-    """The summits, densest first, without those within the bandwidth of a denser one; float64 [m, p]."""
+    """Return the summits, densest first, without those within the bandwidth of a denser one; float64 [m, p]."""
     places = {(seen, *end) for seen, end in zip(crowd.tolist(), ends.round(decimals=DECIMALS).tolist(), strict=True)}
     summits = ends[:0]
     for _, *place in sorted(places, reverse=True):

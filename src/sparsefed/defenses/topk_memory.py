@@ -10,7 +10,7 @@ The paper's two boxes disagree on the feedback: the main one adds the update (an
 appendix adds the momentum. They also print `R - Delta`, where the authors' code sets R to 0. Both are data here; the
 default is what the authors ran.
 
-Each round reports what the certificate and the convergence theorem ask of top-k, W being what it saw:
+Each round reports what the certificate and the convergence theorem need of top-k, W being its input:
 
     omega  =  |W - Delta|_1 / |W|_1          the share of the l1 mass that waits; 0 where there was none
     delta  =  |Delta|_2^2 / |W|_2^2          the contraction: |W - Delta|_2^2 = (1 - delta) |W|_2^2; 1 where W = 0
@@ -36,7 +36,7 @@ Masking = Literal["zero", "subtract"]
 
 
 def topk_memory(k: int, rho: float, feedback: Feedback = "momentum", masking: Masking = "zero") -> Transform:
-    """The k largest coordinates of all that was received and not yet applied; the rest waits in the memory W."""
+    """Return a transform that applies the k largest coordinates of the memory W; the rest waits in it."""
     require(k >= 1, f"k is {k}, but SparseFed must update at least one coordinate a round: choose k >= 1")
     require_rho(rho)
     if feedback not in get_args(Feedback):
@@ -54,7 +54,7 @@ def topk_memory(k: int, rho: float, feedback: Feedback = "momentum", masking: Ma
         sums = accumulate_topk(vector, old["momentum"], old["memory"], k, rho, feedback == "momentum")
         chosen = sums.memory[sums.indices]
         delta = torch.zeros_like(vector).index_copy_(0, sums.indices, chosen)
-        # The sums are fresh tensors of this call: writing to them writes to nobody's state.
+        # The sums are fresh tensors of this call, so writing to them changes no state.
         sums.memory[sums.indices] = 0
         sums.momentum[sums.indices] = 0 if masking == "zero" else sums.momentum[sums.indices] - chosen
         return Flow({"momentum": sums.momentum, "memory": sums.memory}, delta, _kept(sums.mass, chosen))
@@ -63,10 +63,10 @@ def topk_memory(k: int, rho: float, feedback: Feedback = "momentum", masking: Ma
 
 
 def _kept(mass: Tensor, chosen: Tensor) -> Mapping[str, float]:
-    """omega and delta from (|W|_1, |W|_2^2) and the chosen coordinates of W, in float64."""
+    """Return omega and delta from (|W|_1, |W|_2^2) and the chosen coordinates of W, in float64."""
     parts = chosen.double()
     l1, square = mass.tolist()
-    # All of it may be chosen, and then two sums of the same numbers in another order differ in the last digit. The
+    # If all of W is chosen, two sums of the same numbers in another order may differ in the last digit. The
     # order of the arguments keeps a NaN a NaN.
     omega = max(1 - float(parts.abs().sum()) / l1, 0.0) if l1 else 0.0
     return {"omega": omega, "delta": min(float(parts @ parts) / square, 1.0) if square else 1.0}

@@ -1,4 +1,4 @@
-"""The mean, with nothing before it and with every update clipped: what all other rules are compared with."""
+"""The baselines of all other rules: the plain mean, and the mean of clipped updates."""
 
 from __future__ import annotations
 

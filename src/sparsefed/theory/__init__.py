@@ -1,1 +1,1 @@
-"""The certificate and the choice of k: numbers in, numbers out; trains nothing."""
+"""The certificate, the privacy guarantee and the choice of k: numbers in, numbers out; nothing is trained."""

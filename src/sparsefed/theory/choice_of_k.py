@@ -1,16 +1,16 @@
-"""How many coordinates: the paper's Algorithm "Selecting k" (appendix), and the smallest k with the same promise.
+"""The choice of k: the paper's Algorithm "Selecting k" (appendix), and the smallest k with the same guarantee.
 
-Both promise that top-k loses, on average over n sample gradients, at most omega of the l1 mass:
+Both guarantee that top-k loses, on average over n sample gradients, at most omega of the l1 mass:
 
     delta(k)  =  (1/n) sum_j |g_j - top_k(g_j)|_1   <=  omega                              a mass, as the box prints it
     delta(k)  =  (1/n) sum_j |g_j - top_k(g_j)|_1 / |g_j|_1   <=  omega                    a share, as Definition omega
 
 The box prints a mass, but its omega is that of Definition "loss rate", a share of the mass, and so are all of the
-theorems'. Both readings are here and named; those that end in `_share` are the definition's. Of a gradient that is 0
-nothing is lost.
+theorems'. Both readings are here and named; those that end in `_share` are the definition's. A gradient that is 0 loses
+nothing.
 
 The paper steps through k = d/r, 2 d/r, ... and selects n top-k's at each step. But what is lost is a sum of the
-smallest |g|, so one sort of a gradient knows it for *every* k: n sorts make a curve that falls from k = 0 to k = d, and
+smallest |g|, so one sort of a gradient gives it for *every* k: n sorts make a curve that falls from k = 0 to k = d, and
 the smallest k is found on it by bisection, without another top-k.
 
 Numbers in float64, summed from the smallest up; the curve never rises, not even by rounding.
@@ -29,16 +29,16 @@ from sparsefed.core.errors import ConfigError
 
 FloatArray = npt.NDArray[np.float64]
 Gradient = npt.NDArray[np.float32] | npt.NDArray[np.float64]  # [d]
-Draw = Callable[[], Iterable[Gradient]]  # n sample gradients, other ones at every call
+Draw = Callable[[], Iterable[Gradient]]  # n sample gradients, fresh ones at every call
 Lost = Callable[[Gradient, int], float]
 
 
 class ChosenK(NamedTuple):
-    """A k that was chosen, and what it took to find it."""
+    """A chosen k, what it loses, and how many selections or sorts it took to find it."""
 
     k: int
     lost: float  # delta: a mass or a share
-    selections: int  # top-k's of a gradient, or sorts
+    selections: int  # top-k selections of a gradient, or sorts
 
 
 # --- the paper's algorithm -------------------------------------------------------------------------------------------
@@ -67,7 +67,7 @@ def share_lost(gradient: Gradient, k: int) -> float:
 
 
 def steps(d: int, r: int) -> list[int]:
-    """Return the paper's k's: d/r, 2 d/r, ..., d; each rounded up where d/r is not whole, so never beyond d.
+    """Return the paper's values of k: d/r, 2 d/r, ..., d; each rounded up where d/r is not whole, so never beyond d.
 
     >>> steps(10, 4), steps(2, 3)
     ([3, 5, 8, 10], [1, 2, 2])
@@ -111,11 +111,11 @@ def _stepped(draw: Draw, omega: float, d: int, r: int, lost: Lost) -> ChosenK:
 
 @dataclass(frozen=True)
 class Curve:
-    """What top-k loses of some gradients, for every k."""
+    """The loss of top-k on some gradients, for every k."""
 
-    mean: FloatArray  # [d + 1], at k = 0 everything; never rises
-    grid: tuple[int, ...]  # some of the k's
-    samples: FloatArray  # [n, len(grid)], a gradient each, there
+    mean: FloatArray  # [d + 1], everything is lost at k = 0; never rises
+    grid: tuple[int, ...]  # some values of k
+    samples: FloatArray  # [n, len(grid)], the loss of each gradient at the k of the grid
 
     @property
     def d(self) -> int:
@@ -145,7 +145,7 @@ def shares_lost(gradient: Gradient) -> FloatArray:
 
 
 def mass_curve(gradients: Iterable[Gradient], grid: Sequence[int] = ()) -> Curve:
-    """Return the average mass lost, for every k: one gradient at a time, 8 bytes a parameter for any number of them."""
+    """Return the average mass lost, for every k, in 8 bytes per parameter for any number of gradients."""
     return _curve(gradients, grid, masses_lost)
 
 
@@ -169,7 +169,7 @@ def _curve(gradients: Iterable[Gradient], grid: Sequence[int], lost: Callable[[G
 def smallest_k(curve: Curve, omega: float) -> ChosenK:
     """Return the smallest k >= 1 that loses at most omega on average, by bisection on the curve."""
     _require(omega >= 0, f"omega is {omega}, but what may be lost is not negative: use 0 up")
-    enough = int(np.searchsorted(curve.mean[::-1], omega, side="right"))  # how many k's lose no more; d always does
+    enough = int(np.searchsorted(curve.mean[::-1], omega, side="right"))  # so many k lose no more; d is always one
     k = max(1, curve.d + 1 - enough)
     return ChosenK(k, float(curve.mean[k]), curve.sorts)
 
@@ -177,7 +177,7 @@ def smallest_k(curve: Curve, omega: float) -> ChosenK:
 def stepped_k(curve: Curve, omega: float, r: int) -> ChosenK:
     """Return the paper's k if every turn draws the curve's gradients; less than d/r above the smallest.
 
-    `selections` are those that it would have made.
+    `selections` counts those that the paper's algorithm would have made.
     """
     least = smallest_k(curve, omega).k
     turn, k = next((turn, k) for turn, k in enumerate(steps(curve.d, r), start=1) if k >= least)
@@ -185,7 +185,7 @@ def stepped_k(curve: Curve, omega: float, r: int) -> ChosenK:
 
 
 def check_share(omega: float) -> None:
-    """Raise an error where omega is no share."""
+    """Raise an error unless omega is a share."""
     _require(0 <= omega <= 1, f"omega is {omega}, but is a share of the l1 mass: use 0 to 1, for instance 0.5")
 
 

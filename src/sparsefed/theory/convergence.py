@@ -1,4 +1,4 @@
-"""How fast error-feedback SGD must converge: the paper's convergence theorem as numbers (appendix, theorem "Non-convex
+"""Bounds on the convergence of error-feedback SGD: the paper's theorem as numbers (appendix, theorem "Non-convex
 convergence of EF-SGD", taken from Karimireddy et al. 2019, Error Feedback Fixes SignSGD and other Gradient Compression
 Schemes, Theorem II), as printed and as it can be proved.
 
@@ -33,7 +33,7 @@ that does, the old rates would be in e and are not in lambda W.
 
 *Departures.* The paper's main theorem ("Asymptotic convergence") is `corollary`: it prints the norm without its square,
 theta_0 - theta_* for f_0 - f*, and the rate 1 / sqrt(t + 1), where the theorem it follows from has a constant one,
-1 / sqrt(T + 1). Clipping and momentum are in no version. Numbers in, numbers out; trains nothing.
+1 / sqrt(T + 1). Clipping and momentum are in no version. Numbers in, numbers out; nothing is trained.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ from sparsefed.core.errors import ConfigError
 
 @dataclass(frozen=True)
 class Descent:
-    """What the theorem must know of an objective and how it is descended."""
+    """The constants of an objective and of its descent that the theorem needs."""
 
     rate: float  # gamma, constant
     smoothness: float  # l
-    moment: float  # sigma^2: E |g|^2 at most
-    gap: float  # f(x_0) - f*, at most
+    moment: float  # sigma^2, a bound on E |g|^2
+    gap: float  # a bound on f(x_0) - f*
 
     def __post_init__(self) -> None:
         if not (0 < self.rate < math.inf):
@@ -72,7 +72,7 @@ def printed(descent: Descent, delta: float, rounds: int) -> float:
 
 
 def derived(descent: Descent, delta: float, rounds: int) -> float:
-    """Return what the proof gives: 2 gap / (gamma R) + gamma l sigma^2 + 4 (gamma l sigma)^2 (1 - delta) / delta^2."""
+    """Return the proved bound: 2 gap / (gamma R) + gamma l sigma^2 + 4 (gamma l sigma)^2 (1 - delta) / delta^2."""
     return sum(terms(descent, delta, rounds))
 
 
@@ -84,7 +84,7 @@ def terms(descent: Descent, delta: float, rounds: int) -> tuple[float, float, fl
 
 
 def sharp(descent: Descent, deltas: Sequence[float]) -> npt.NDArray[np.float64]:
-    """Return the best that can be proved the same way, after 1, 2, ... rounds with these contractions.
+    """Return the best bound that this proof gives, after 1, 2, ... rounds with these contractions.
 
     Never above `derived` with the smallest of them.
 
@@ -117,7 +117,7 @@ def corollary(smoothness: float, moment: float, gap: float, delta: float, rounds
     """Return the main text's theorem as printed.
 
     (4 gap + l sigma^2) / (2 sqrt(R)) + 4 l^2 sigma^2 (1 - delta) / (delta^2 R). It is `printed` at the constant rate
-    1 / sqrt(R), and so speaks of the *squared* norm; and it is no bound for the same reason.
+    1 / sqrt(R), and so concerns the *squared* norm; it is not a bound for the same reason.
 
     >>> round(corollary(2.0, 3.0, 1.0, 0.5, 25), 9), round(printed(Descent(0.2, 2.0, 3.0, 1.0), 0.5, 25), 9)
     (4.84, 4.84)

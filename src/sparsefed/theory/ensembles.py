@@ -1,4 +1,4 @@
-"""How many compromised devices an ensemble can bear: the combinatorial bound that the paper holds against (Section 2).
+"""The combinatorial bound on the compromised devices that an ensemble tolerates, the paper's comparison (Section 2).
 
 Ensembles (Cao et al. 2021, Provably Secure Federated Learning against Malicious Clients, Eq. 4; Jia et al. 2021) train
 a model on every k of the n devices and let them vote. With m devices compromised, the share of models that saw none is
@@ -18,9 +18,9 @@ from typing import Any
 
 from sparsefed.core.errors import ConfigError
 
-DOUBT = 1e-6  # in the logarithm: closer than this, whole numbers decide
+DOUBT = 1e-6  # in the logarithm: where the two sides are closer, exact integers decide
 SIZES = (*(digit * 10**power for power in (2, 3, 4, 5) for digit in (1, 2, 5)), 10**6)
-SHARES = {"0.1 %": 0.001, "1 %": 0.01, "5 %": 0.05}  # of the devices, that one model is trained on
+SHARES = {"0.1 %": 0.001, "1 %": 0.01, "5 %": 0.05}  # shares of the devices that one model is trained on
 
 
 def guaranteed(n: int, m: int, k: int) -> bool:
@@ -39,7 +39,7 @@ def guaranteed(n: int, m: int, k: int) -> bool:
 
 
 def largest(n: int, k: int) -> int:
-    """Return the largest number of compromised devices with a guarantee; more devices only spoil more models.
+    """Return the largest number of compromised devices with a guarantee; every further one spoils more models.
 
     >>> largest(n=10_000, k=100)
     68

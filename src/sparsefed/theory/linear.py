@@ -1,9 +1,9 @@
 """Certified accuracy of one softmax layer: which predictions no attack within the threat model can change.
 
-Beyond the paper. Two routes to the distance between the attacked and the unattacked model: in l1 by `radius.capped`,
-and in l2 by the recursion here, which needs no exponential. Cross-entropy of a linear model is convex and smooth, so
-that a step of gradient descent with rate <= 2/smooth brings two models no further apart (it is non-expansive), and
-attackers who hold a share s_t of updates of norm L_t move them by what they send and by no more:
+This goes beyond the paper. Two routes lead to the distance between the attacked and the unattacked model: in l1 by
+`radius.capped`, and in l2 by the recursion here, which needs no exponential. Cross-entropy of a linear model is convex
+and smooth, so that a step of gradient descent with rate <= 2/smooth brings two models no further apart (it is
+non-expansive), and attackers who hold a share s_t of updates of norm L_t move them by what they send and by no more:
 
     |theta_T - theta_T^benign|_2  <=  sum_t lambda_t s_t (L_t + l_t)  <=  sum_t lambda_t 2 s_t L_t
 
@@ -44,7 +44,7 @@ BoolArray = npt.NDArray[np.bool_]
 
 
 class Radii(NamedTuple):
-    """How far apart the models can be, as natural logarithms."""
+    """The largest distances between the two models, as natural logarithms."""
 
     l1: float
     l2: float
@@ -53,12 +53,12 @@ class Radii(NamedTuple):
 def l2_radius(
     protocol: ThreatSchedule, smooth: Sequence[float], free: Sequence[float], norms: Sequence[float] | None = None
 ) -> Radius:
-    """Return the l2 distance of the two models after the last round; a number a round in each sequence.
+    """Return a bound on the l2 distance of the two models after the last round; each sequence has a number per round.
 
     `smooth`: the largest l2 change of a device's update (before clipping) for a unit of l2 change in the model.
     `free`: the norm that no honest update exceeds at any model (`clip_free`; times the rate where updates hold it).
     `norms`: the largest norm in the cohort of the honest run before clipping, where it was measured. It is l_t, and the
-    same device sends at most smooth * distance more in the attacked run: clipping does not cut where L_t is above.
+    same device sends at most smooth * distance more in the attacked run: nothing is clipped where L_t is above.
 
     *Departures*: a line's `growth` and `omega` are not used, they are of the l1 recursion.
     """
@@ -70,7 +70,7 @@ def l2_radius(
 def radii_of_share(
     protocol: ThreatSchedule, smooth: Sequence[float], free: Sequence[float], norms: Sequence[float] | None = None
 ) -> Callable[[float], Radii]:
-    """Return both radii of the protocol as a function of the attackers' share, the same in every round."""
+    """Return both radii of the protocol as a function of the attackers' share, which is constant over the rounds."""
 
     def radii(share: float) -> Radii:
         if share == 0:
@@ -87,9 +87,9 @@ def radii_of_share(
 
 @dataclass(frozen=True, eq=False)
 class Points:
-    """What a linear model says of test points, and how much a change of its weights can matter to each."""
+    """A linear model's predictions on test points, and how sensitive each is to a change of the weights."""
 
-    margin: FloatArray  # [N], the score of the predicted class above the next one's
+    margin: FloatArray  # [N], the score of the predicted class minus the next one's
     right: BoolArray  # [N], whether the predicted class is the label
     largest: FloatArray  # [N], |x|_inf, the bias's 1 included
     length: FloatArray  # [N], |x|_2
@@ -105,7 +105,7 @@ def points(
     prepare: Callable[[Tensor], Tensor] | None = None,
     batch: int = 4096,
 ) -> Points:
-    """Return test points [N, ...] with labels [N] as a layer with weight [classes, m] and bias [classes] sees them."""
+    """Return the predictions of a layer (weight [classes, m], bias [classes]) on points [N, ...] with labels [N]."""
     if len(y) == 0 or len(weight) < 2:
         raise ConfigError("certified accuracy needs at least one test point and two classes")
     chunks = []
@@ -126,7 +126,7 @@ def points(
 
 def keeps(points: Points, radii: Radii) -> BoolArray:
     """Return which points keep their prediction in every run within the radii, by the better of the two routes."""
-    with np.errstate(over="ignore"):  # a radius beyond float64 is infinite, and keeps nothing
+    with np.errstate(over="ignore"):  # a radius beyond float64 is infinite, and certifies nothing
         by_l1 = points.largest * np.exp(radii.l1)
         by_l2 = math.sqrt(2) * points.length * np.exp(radii.l2)
     kept: BoolArray = points.margin > np.minimum(by_l1, by_l2)
@@ -134,7 +134,7 @@ def keeps(points: Points, radii: Radii) -> BoolArray:
 
 
 def certified_accuracy(points: Points, radii: Radii) -> float:
-    """Return the share of points that are right and stay right whatever the attackers send."""
+    """Return the share of points that are classified right and stay so whatever the attackers send."""
     return float((points.right & keeps(points, radii)).mean())
 
 
@@ -143,12 +143,12 @@ class Certified:
     """Certified accuracy at one share of attackers."""
 
     share: float
-    accuracy: float  # certified
+    accuracy: float  # certified accuracy
     radii: Radii
 
 
 def curve(points: Points, radii: Callable[[float], Radii], shares: Sequence[float]) -> tuple[Certified, ...]:
-    """Return certified accuracy against the share of attackers."""
+    """Return certified accuracy for each of these shares of attackers."""
     return tuple(Certified(share, certified_accuracy(points, radii(share)), radii(share)) for share in shares)
 
 
@@ -157,8 +157,8 @@ def largest_share(
 ) -> float | None:
     """Return the largest share of attackers with certified accuracy above `floor`, by bisection; None: at no share.
 
-    The floor is chance: what always naming the most frequent class of the test points gets. At or below it a
-    certificate promises nothing that a constant does not, it is vacuous. Certified accuracy never rises with the
+    The default floor is chance, the accuracy of always predicting the most frequent class of the test points. At or
+    below it a certificate is vacuous: a constant prediction does as well. Certified accuracy never rises with the
     share, because the radii never fall.
     """
     wanted = points.chance if floor is None else floor
@@ -183,12 +183,12 @@ def largest_share(
 def _followed(
     protocol: ThreatSchedule, smooth: Sequence[float], free: Sequence[float], norms: Sequence[float] | None
 ) -> float:
-    virtual = pushed = NOTHING  # V, and with momentum P_t = rho P_(t-1) + what the updates' means differ by
+    virtual = pushed = NOTHING  # V, and with momentum P_t = rho P_(t-1) + the difference of the updates' means
     memory = before = 0.0  # M_(t-1), lambda_(t-1)
     left = math.sqrt(1 - protocol.k / protocol.d) if protocol.k is not None else 0.0
     attacked = False
     for line, steep, longest, norm in zip(protocol.lines, smooth, free, free if norms is None else norms, strict=True):
-        attacked = attacked or line.share > 0  # until then the two runs are one
+        attacked = attacked or line.share > 0  # until then the two runs are identical
         if attacked:
             apart = _Apart(virtual, log(2 * before * memory))
             still = protocol.rho == 0 and line.rate * steep <= 2 and _uncut(line, steep, longest, norm, apart)
@@ -211,13 +211,13 @@ class _Apart(NamedTuple):
 
 
 def _uncut(line: Line, steep: float, longest: float, norm: float, apart: _Apart) -> bool:
-    """Return whether no honest update is cut in either run: never, or not from this norm at this distance."""
+    """Return whether no honest update is clipped in either run: at any model, or from this norm at this distance."""
     room = line.clip_norm - norm
     return longest <= line.clip_norm or (room >= 0 and log(steep) + apart.all <= log(room))
 
 
 def _difference(line: Line, steep: float, honest: float, apart: _Apart, still: bool) -> float:
-    """Return what the two means of updates can differ by, beyond what a non-expansive step takes back.
+    """Return how far the two means of updates can differ, beyond what a non-expansive step takes back.
 
     An honest update that is replaced is no longer than `honest`, and its replacement no longer than L.
     """

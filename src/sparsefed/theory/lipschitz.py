@@ -1,4 +1,4 @@
-"""How fast a device's gradient changes with the model: exact for one softmax layer, estimated for anything else.
+"""Lipschitz constants of a device's gradient: exact for one softmax layer, estimated for anything else.
 
 The paper's Example 1 is one softmax layer, whose Hessian for an example (x, y) with probabilities p is
 
@@ -28,7 +28,7 @@ from sparsefed.core.rng import rng
 from sparsefed.core.types import IndexArray, IntArray
 from sparsefed.theory import threat_schedule as protocol
 
-CHUNK = 4096  # examples that are looked at together: 26 MB of float64 for 28x28 pixels
+CHUNK = 4096  # examples processed together: 26 MB of float64 for 28x28 pixels
 
 Prepare = Callable[[Tensor], Tensor]
 Gradient = Callable[[Tensor], Tensor]
@@ -36,16 +36,16 @@ Gradient = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class SoftmaxLayer:
-    """Constants of one softmax layer on its devices' data: what one device's gradient changes by, at most.
+    """Constants of one softmax layer on its devices' data: the most that one device's gradient changes.
 
     They hold whatever the weights, and are computed in float64; the rounding of a run in float32 is not in them.
     """
 
-    c: float  # of a coordinate, a unit of l1 change in the weights: the largest |H_ij|
-    column_l1: float  # of the gradient in l1, a unit of l1: the largest l1 norm of a column of H
-    column_l2: float  # of the gradient in l2, a unit of l1
-    smooth: float  # of the gradient in l2, a unit of l2: the largest eigenvalue
-    longest: float  # of the inputs, the largest |x|_2, the bias's 1 included
+    c: float  # change of a coordinate per unit of l1 change in the weights: the largest |H_ij|
+    column_l1: float  # change of the gradient in l1 per unit of l1: the largest l1 norm of a column of H
+    column_l2: float  # change of the gradient in l2 per unit of l1
+    smooth: float  # change of the gradient in l2 per unit of l2: the largest eigenvalue
+    longest: float  # the largest |x|_2 of the inputs, the bias's 1 included
 
 
 def softmax_layer(
@@ -56,7 +56,7 @@ def softmax_layer(
     prepare: Prepare | None = None,
     bias: bool = True,
 ) -> SoftmaxLayer:
-    """Return the constants for devices that own `examples[offsets[i]:offsets[i + 1]]` of x (or, without, x itself).
+    """Return the constants for devices that own `examples[offsets[i]:offsets[i + 1]]` of x (by default, of x itself).
 
     With means over a device's examples, maxima over devices and over inputs j:
     c = mean x_j^2 / 4, because |p_i [i = k] - p_i p_k| <= 1/4 and mean |x_j x_l| is largest at some l = j;
@@ -77,7 +77,7 @@ def softmax_layer(
 def softmax_growth(layer: SoftmaxLayer, d: int, k: int | None, clipped: bool) -> float:
     """Return a line's `growth`: the smallest that holds for the l1 change on w = min(d, 2k) coordinates.
 
-    What holds in l2 survives clipping, a projection; what holds for each coordinate or in l1 does not.
+    A bound in l2 survives clipping, which is a projection; a bound per coordinate or in l1 does not.
 
     >>> layer = SoftmaxLayer(c=0.25, column_l1=8.0, column_l2=2.0, smooth=5.0, longest=4.0)
     >>> softmax_growth(layer, d=100, k=8, clipped=False), softmax_growth(layer, d=100, k=8, clipped=True)
@@ -96,7 +96,7 @@ def clip_free(layer: SoftmaxLayer) -> float:
 def is_softmax_layer(module: nn.Module) -> bool:
     """Return whether the module is one `nn.Linear`, alone or in `nn.Sequential`s with nothing but Flatten and Identity.
 
-    A class of one's own is never taken for one: its `forward` could do anything.
+    A user's own class is never taken for one: its `forward` could do anything.
 
     >>> is_softmax_layer(nn.Sequential(nn.Flatten(), nn.Linear(4, 2))), is_softmax_layer(nn.ReLU())
     (True, False)
@@ -109,12 +109,12 @@ def is_softmax_layer(module: nn.Module) -> bool:
 
 
 class _Look(NamedTuple):
-    """The means of some devices over their examples, a row each."""
+    """The means of some devices over their examples, one row per device."""
 
-    squares: Tensor  # [g, m], of x_j^2
-    l1: Tensor  # [g, m], of |x|_1 |x_j|
-    l2: Tensor  # [g, m], of |x|_2 |x_j|
-    gram: Tensor  # [g, ., .], with the largest eigenvalue of mean x x^T
+    squares: Tensor  # [g, m], mean x_j^2
+    l1: Tensor  # [g, m], mean |x|_1 |x_j|
+    l2: Tensor  # [g, m], mean |x|_2 |x_j|
+    gram: Tensor  # [g, ., .], matrices with the largest eigenvalue of mean x x^T
     longest: float  # the largest |x|_2
 
 
@@ -138,11 +138,11 @@ def _looks(
 
 
 def _groups(sizes: IntArray) -> Iterator[IntArray]:
-    """Yield the devices that have examples, those of like size together, as many as make a chunk."""
+    """Yield the devices that have examples in groups of like size, each as many as fill a chunk."""
     order = np.argsort(sizes, kind="stable")
     order = order[sizes[order] > 0]
     while len(order):
-        widths = np.arange(1, len(order[:CHUNK]) + 1) * sizes[order[:CHUNK]]  # of so many, all as long as the last
+        widths = np.arange(1, len(order[:CHUNK]) + 1) * sizes[order[:CHUNK]]  # padded size of the first i devices
         count = max(1, int(np.searchsorted(widths, CHUNK, side="right")))
         yield order[:count]
         order = order[count:]
@@ -156,7 +156,7 @@ def _short_devices(inputs: Callable[[IntArray], Tensor], starts: IntArray, sizes
     counts = torch.from_numpy(sizes)[:, None]
     squares, l1, l2 = (total / counts for total in _totals(padded))
     wide = padded.shape[1] > padded.shape[2]
-    gram = padded.mT @ padded if wide else padded @ padded.mT  # the same eigenvalues, but for zeros
+    gram = padded.mT @ padded if wide else padded @ padded.mT  # both have the same eigenvalues, apart from zeros
     return _Look(squares, l1, l2, gram / counts[:, :, None], _longest(padded))
 
 
@@ -186,7 +186,7 @@ def _longest(x: Tensor) -> float:
 def _largest_eigenvalue(gram: Tensor, known: float) -> float:
     """Return the largest eigenvalue of symmetric matrices [g, n, n], if it is above `known`.
 
-    Those that cannot be, for |A^2|_F^(1/2) is not, are not looked into.
+    Matrices whose bound |A^2|_F^(1/2) is not above it are skipped.
     """
     candidates = torch.linalg.matrix_norm(gram @ gram) > known**2
     return float(torch.linalg.eigvalsh(gram[candidates]).max()) if bool(candidates.any()) else 0.0
@@ -197,10 +197,10 @@ def _largest_eigenvalue(gram: Tensor, known: float) -> float:
 
 @dataclass(frozen=True)
 class Estimate:
-    """An estimate of c, which is at least this and may be any number above. Never the base of a certificate."""
+    """An estimate of c from below; c may be any larger number, so no certificate may rest on it."""
 
     c: float
-    samples: int  # entries of the Hessian's columns that were looked at
+    samples: int  # entries of the Hessian's columns that were evaluated
 
 
 def estimate_c(
@@ -235,7 +235,7 @@ def estimate_c(
 
 
 def around(theta: Tensor, count: int, spread: float, seed: int = 0) -> list[Tensor]:
-    """Yield the model itself, and others whose coordinates are drawn around it with this standard deviation."""
+    """Return the model itself, and others whose coordinates are drawn around it with this standard deviation."""
     others = [rng(seed, "models around", n).standard_normal(len(theta)) for n in range(1, count)]
     return [theta, *(theta + spread * torch.from_numpy(other).to(theta.dtype) for other in others)]
 
@@ -273,7 +273,7 @@ def _alternated(gradient: Gradient, theta: Tensor, j: int, step: float) -> tuple
 
 def _column(gradient: Gradient, theta: Tensor, j: int, step: float) -> Tensor:
     up, down = _moved(theta, (j, step)), _moved(theta, (j, -step))
-    # What was added, not what was meant to be: theta + step rounds.
+    # The step actually taken, not the nominal one: theta + step rounds.
     return (gradient(up) - gradient(down)).double() / float(up[j].double() - down[j].double())
 
 

@@ -1,4 +1,4 @@
-"""Radii are natural logarithms: the numbers themselves leave float64 after a few rounds."""
+"""Sums of numbers kept as natural logarithms: radii themselves overflow float64 after a few rounds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ NOTHING = -math.inf  # log 0
 
 
 def log(value: float) -> float:
-    """Return the logarithm of a number from 0.
+    """Return the logarithm of a number that is not negative.
 
     >>> log(0.0), log(1.0)
     (-inf, 0.0)
@@ -19,5 +19,5 @@ def log(value: float) -> float:
 
 
 def log_sum(*logs: float) -> float:
-    """Return the logarithm of the sum of what these are logarithms of."""
+    """Return the logarithm of the sum of the numbers with these logarithms."""
     return float(np.logaddexp.reduce(logs))

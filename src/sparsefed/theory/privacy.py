@@ -1,4 +1,4 @@
-"""What `dp_noise` guarantees: a real (epsilon, delta), or no guarantee and why. Trains nothing, draws nothing.
+"""The guarantee of `dp_noise`: a real (epsilon, delta), or no guarantee and why. Nothing is trained or drawn.
 
 **The claim.** User-level differential privacy (Dwork et al. 2006) of the sequence of models: one *device* has all its
 data replaced by any other data (the number N of devices is public), and no one who sees every model can tell, but for
@@ -25,9 +25,9 @@ for privacy loss distributions doubles the sensitivity by itself, the Renyi one 
 
 **Unusable updates.** A mean leaves out NaN and infinities and divides by what is left. With m updates in the mean, one
 of them made unusable changes it by |mean of the others - u| / m, so by 2 L / m again: the claim stands if n is the
-number that is kept. `dropped` says how many a round may lose; the claim is for data that lose no more.
+number that is kept. `dropped` is how many a round may lose; the claim is for data that lose no more.
 
-**What the claim rests on.** The seed is secret: who knows it can draw the noise again, and the cohorts. Arithmetic is
+**What the claim rests on.** The seed is secret: anyone who knows it can redraw the noise and the cohorts. Arithmetic is
 of real numbers: floating-point noise leaks in its last bits (Mironov 2012), and Philox is not a cipher. A device's
 update does not depend on another device's data but through the models: an attacker who is shown honest updates breaks
 that. The claim is for the models, not for what is written beside them: norms, shares of clipped updates, accuracies.
@@ -58,16 +58,16 @@ from sparsefed.defenses.pipeline import require
 from sparsefed.defenses.rule import assemble
 
 LARGEST_DELTA = 1e-5
-WEAK = 10.0  # an epsilon above says that any one device may change a probability by a factor of 22 000
+WEAK = 10.0  # at a larger epsilon one device may change a probability by a factor of 22 000 or more
 
 # Rounds whose mu differs a little are accounted together, each at the larger mu: the Renyi curve of one mu takes 0.2 s.
 _STEPS, _PER_OCTAVE = 12, 4
-_LEAST_MU = 1e-5  # below, the curve's formulas cancel to nothing
+_LEAST_MU = 1e-5  # below, the curve's formulas lose all digits to cancellation
 
 
 @dataclass(frozen=True)
 class Guarantee:
-    """(epsilon, delta)-differential privacy of a device in the models of a run, and the sentence for a person."""
+    """The (epsilon, delta)-differential privacy of a device in the models of a run, and a sentence that states it."""
 
     epsilon: float | None  # None: no guarantee
     delta: float | None
@@ -79,7 +79,7 @@ def no_guarantee(reason: str) -> Guarantee:
 
 
 def usual_delta(population: int) -> float:
-    """Return N^-1.1 (McMahan et al. 2018), so that not even one device in N is given away whole; 1e-5 for small N."""
+    """Return the default delta, N^-1.1 (McMahan et al. 2018), which is below 1/N; at most 1e-5."""
     return min(LARGEST_DELTA, math.pow(population, -1.1))
 
 
@@ -93,7 +93,7 @@ def guarantee(
     dropped: int = 0,
     delta: float | None = None,
 ) -> Guarantee:
-    """Return what noise sigma on the mean of clipped updates guarantees, with the clip norm of each round.
+    """Return the guarantee of noise sigma on the mean of clipped updates, with the clip norm of each round.
 
     >>> guarantee(1.0, [5.0] * 2400, cohort=100, population=10_000, sampling="epoch").sentence[:33]
     'epsilon = 1.95 at delta = 1e-05: '
@@ -122,7 +122,7 @@ def of_run(
     dropped: int = 0,
     delta: float | None = None,
 ) -> Guarantee:
-    """Return what a run guarantees, from its rule with all parameters (the defaults too) and lr(t) by round.
+    """Return the guarantee of a run, from its rule with all parameters (the defaults too) and lr(t) by round.
 
     >>> of_run("krum", {"f": 2}, cohort=100, population=10_000, sampling="epoch", lrs=[0.1]).sentence
     "no guarantee: only the rule dp_noise is accounted for, and this is 'krum'"
@@ -136,7 +136,7 @@ def of_run(
     reason = _unaccounted(frame, on_update, params.get("k") is not None)
     if reason:
         return no_guarantee(reason)
-    # Noise that comes after the learning rate covers an update that was shortened by it.
+    # Noise that is added after the learning rate covers an update already scaled by it.
     shortened = on_update and frame.mode == "uncompressed"
     norms = [defense.budget({}, Context(t, lr)) * (lr if shortened else 1.0) for t, lr in enumerate(lrs, start=1)]
     return guarantee(
@@ -205,16 +205,16 @@ def _uniform(mus: Sequence[float], cohort: int, population: int, delta: float) -
 
 
 def _gaussian(mus: Sequence[float], delta: float) -> float:
-    """Return the epsilon of Gaussian releases that all see the device, which is exact."""
+    """Return the exact epsilon of Gaussian releases that all include the device."""
     mu = math.hypot(*mus)
     if mu == 0:
         return 0.0
-    with np.errstate(divide="ignore"):  # where a probability rounds to 0, its logarithm is -inf and is meant to be
+    with np.errstate(divide="ignore"):  # where a probability rounds to 0, its logarithm is -inf, as intended
         return float(_library("dp_accounting").get_epsilon_gaussian(1 / mu, delta))
 
 
 def _in_few_rounds(mus: Sequence[float], share: float, delta: float) -> float:
-    """Return the epsilon of the m worst rounds; more see the device with a probability of at most delta / 2."""
+    """Return the epsilon of the m worst rounds; more include the device with a probability of at most delta / 2."""
     binomial = _library("scipy.stats").binom(len(mus), share)
     m = int(binomial.isf(delta / 2))
     return _gaussian(heapq.nlargest(m, mus), delta - float(binomial.sf(m)))
@@ -247,7 +247,7 @@ _EPSILONS: Mapping[str, Callable[[Sequence[float], int, int, float], float]] = {
 
 
 def _sentence(epsilon: float, delta: float) -> str:
-    shown = float(Digits(prec=3, rounding=ROUND_CEILING).create_decimal_from_float(epsilon))  # never less than it is
+    shown = float(Digits(prec=3, rounding=ROUND_CEILING).create_decimal_from_float(epsilon))  # rounded up
     weak = f"; above {WEAK:g}, that promises a device very little" if epsilon > WEAK else ""
     return (
         f"epsilon = {shown:g} at delta = {delta:.3g}: differential privacy of every model of the run, "

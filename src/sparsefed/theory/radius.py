@@ -1,4 +1,4 @@
-"""How far apart attackers can drive two runs: the certified radius of the paper (Theorems 1 and 2), made sound.
+"""The certified radius of the paper (Theorems 1 and 2), made sound: how far apart attackers can drive two runs.
 
 With D_t = |theta_t - theta_t^benign|_1, w = min(d, 2k) and a share s_t of attackers among the clipped updates,
 
@@ -9,7 +9,7 @@ update and what is applied: the paper's Eq. 3 with the additive term in the righ
 its momentum is never masked, so there the first two terms add up over the rounds, forgotten at rho. Before the first
 attacker both runs are one, so D = 0. The derivations are in docs/certificate.md.
 
-All radii are natural logarithms: the numbers themselves leave float64 after a few rounds.
+All radii are natural logarithms: the numbers themselves overflow float64 after a few rounds.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Radius:
     """A bound as its logarithm, with its two parts: `log = additive + propagation`."""
 
     log: float
-    additive: float  # log of what the rounds add up to if nothing propagated
+    additive: float  # log of the sum over the rounds if nothing propagated
 
     @property
     def propagation(self) -> float:
-        """The log of the factor by which early differences grow until the end."""
+        """Return the log of the factor by which early differences grow until the end."""
         return self.log - self.additive if self.log > NOTHING else 0.0
 
     @property
@@ -41,7 +41,7 @@ class Radius:
 
 
 class _Held(NamedTuple):
-    """Bounds on the server's vectors around one round's top-k, the same for both runs."""
+    """Bounds on the server's vectors around one round's top-k, valid for both runs."""
 
     kept_l1: float  # rho |R_(t-1)|_1, after masking
     kept_l2: float
@@ -62,7 +62,7 @@ def recursion(protocol: ThreatSchedule, width: int | None = None) -> Radius:
 
 
 def capped(protocol: ThreatSchedule) -> Radius:
-    """Return the recursion, where no round and no run adds more than the enforced norm lets two runs differ by."""
+    """Return the recursion, each round and the run capped at what the enforced norm lets two runs differ by."""
     check(protocol)
     steps = (2 * _applied_l1(protocol, held) for held in _holdings(protocol))
     limits = [(log(step), log(moved)) for step, moved in zip(steps, _moved(protocol), strict=True)]
@@ -70,7 +70,7 @@ def capped(protocol: ThreatSchedule) -> Radius:
 
 
 def movement(protocol: ThreatSchedule) -> float:
-    """Return the log of what clipping alone promises: no two runs of such updates end further apart."""
+    """Return the log of the bound by clipping alone: no two runs of such updates end further apart."""
     check(protocol)
     return log(_moved(protocol)[-1])
 
@@ -98,8 +98,8 @@ def paper_closed_form(protocol: ThreatSchedule) -> Radius:
 def paper_is_bound(protocol: ThreatSchedule) -> bool:
     """Return whether the proof's last step holds.
 
-    Bernoulli's (1 + x)^l >= 1 + l x needs l >= 1 from the second round on. It also leaves momentum that is
-    not masked out of account.
+    Bernoulli's (1 + x)^l >= 1 + l x needs l >= 1 from the second round on. The proof also ignores momentum that is
+    not masked.
     """
     check(protocol)
     rates = [line.rate for line in _attacked(protocol) if line.rate > 0]
@@ -107,7 +107,7 @@ def paper_is_bound(protocol: ThreatSchedule) -> bool:
 
 
 def dense(protocol: ThreatSchedule, growths: Sequence[float]) -> ThreatSchedule:
-    """Return the same devices and rates without top-k; `growths` are over all d coordinates, a number a round."""
+    """Return the protocol without top-k; `growths` are over all d coordinates, one number per round."""
     lines = tuple(replace(line, growth=h, omega=0.0) for line, h in zip(protocol.lines, growths, strict=True))
     return ThreatSchedule(protocol.d, None, lines, protocol.rho)
 
@@ -116,8 +116,8 @@ def dense(protocol: ThreatSchedule, growths: Sequence[float]) -> ThreatSchedule:
 
 
 def _followed(protocol: ThreatSchedule, root: float, limits: Sequence[tuple[float, float]]) -> Radius:
-    """Follow the recursion; `root`: of the additive term; `limits`: logs of the most that A_t and D_t can differ by."""
-    distance = additive = pushed = pushed_alone = NOTHING  # D, D without growth; the update's part, the same without
+    """Follow the recursion; `root`: of the additive term; `limits`: logs of caps on the differences of A_t and D_t."""
+    distance = additive = pushed = pushed_alone = NOTHING  # D, D without growth; the update's part of each
     inertia = log(_inertia(protocol))
     skipped = len(protocol.lines) - len(_attacked(protocol))
     rounds = list(zip(protocol.lines, _holdings(protocol), limits, strict=True))
@@ -132,13 +132,13 @@ def _followed(protocol: ThreatSchedule, root: float, limits: Sequence[tuple[floa
 
 
 def _attacked(protocol: ThreatSchedule) -> tuple[Line, ...]:
-    """Return the rounds from the first one with an attacker on: until then the two runs are the same run."""
+    """Return the rounds from the first one with an attacker on: until then the two runs are identical."""
     first = next((i for i, line in enumerate(protocol.lines) if line.share > 0), len(protocol.lines))
     return protocol.lines[first:]
 
 
 def _inertia(protocol: ThreatSchedule) -> float:
-    """Return rho where a round's update goes on to move the model in later rounds; masking ends that (see `_gamma`)."""
+    """Return rho if a round's update keeps moving the model in later rounds; masking ends that (see `_gamma`)."""
     return protocol.rho if protocol.k is None else 0.0
 
 
@@ -167,26 +167,26 @@ def _around(protocol: ThreatSchedule, line: Line, left: tuple[float, float], mem
     l1, l2 = kept_l1 + math.sqrt(protocol.d) * line.clip_norm, kept_l2 + line.clip_norm
     lost_l2 = 0.0 if protocol.k is None else math.sqrt(1 - protocol.k / protocol.d)
     after_l1, after_l2 = line.omega * (memory[0] + l1), lost_l2 * (memory[1] + l2)
-    if line.share == 1:  # attackers alone can make it a round without a usable update, which changes nothing
+    if line.share == 1:  # if all are attackers, they can leave a round without a usable update, which changes nothing
         l1, l2, after_l1, after_l2 = map(max, (l1, l2, after_l1, after_l2), (*left, *memory))
     return _Held(kept_l1, kept_l2, l1, l2, *memory, after_l1, after_l2)
 
 
 def _sent(protocol: ThreatSchedule, line: Line, held: _Held, root: float) -> float:
-    """Return what attackers change in the update, in l1; if all are attackers, they decide whether momentum moves."""
+    """Return the attackers' change of the update, in l1; if all are attackers, they decide whether momentum moves."""
     alone = protocol.k is None and line.share == 1
     return 2 * root * (held.momentum_l2 if alone else line.share * line.clip_norm)
 
 
 def _gamma(protocol: ThreatSchedule, held: _Held) -> float:
-    """Return |A(u_t) - u_t|_1 = |rho R_(t-1) + W_(t-1) - W_t|_1, of the old momentum what is on w coordinates."""
+    """Return a bound on |A(u_t) - u_t|_1 = |rho R_(t-1) + W_(t-1) - W_t|_1, the old momentum on w coordinates only."""
     if protocol.k is None:
         return 0.0
     return min(held.kept_l1, math.sqrt(protocol.w) * held.kept_l2) + held.before_l1 + held.after_l1
 
 
 def _applied_l1(protocol: ThreatSchedule, held: _Held) -> float:
-    """Return |A_t|_1: in l1 what top-k sees; in l2 no more than sqrt(k) of it."""
+    """Return a bound on |A_t|_1: the l1 norm of what top-k sees, or sqrt(k) times its l2 norm."""
     if protocol.k is None:
         return math.sqrt(protocol.d) * held.momentum_l2
     return min(held.before_l1 + held.momentum_l1, math.sqrt(protocol.k) * (held.before_l2 + held.momentum_l2))
@@ -195,7 +195,7 @@ def _applied_l1(protocol: ThreatSchedule, held: _Held) -> float:
 def _moved(protocol: ThreatSchedule) -> list[float]:
     """Return, after each round, twice the furthest that a model can be from its start.
 
-    The sum of lambda_t |A_t|_1. Or the sum of |R_s|_1, each times the largest rate since: top-k with memory only
+    It is the sum of lambda_t |A_t|_1, or the sum of |R_s|_1, each times the largest rate since: top-k with memory only
     delays, so what is applied to a coordinate is the sum of what it received since the last time.
     """
     moved = []
@@ -213,11 +213,11 @@ def _moved(protocol: ThreatSchedule) -> list[float]:
 
 
 def _summary(protocol: ThreatSchedule) -> tuple[float, float, float]:
-    """Return, of the rounds from the first attacker on, Lambda, the largest h, and beta, the largest additive term."""
+    """Return Lambda, the largest h, and beta, the largest additive term, over the rounds from the first attacker on."""
     lines = _attacked(protocol)
     helds = _holdings(protocol)[len(protocol.lines) - len(lines) :]
     inertia, root = _inertia(protocol), math.sqrt(protocol.w)
-    # A round at rate 0 moves nothing, but with inertia its update goes on.
+    # A round at rate 0 moves nothing itself, but with inertia its update acts later.
     rounds = [(line, held) for line, held in zip(lines, helds, strict=True) if line.rate > 0 or inertia > 0]
     sent = max((_sent(protocol, line, held, root) for line, held in rounds), default=0.0) / (1 - inertia)
     between = max((2 * _gamma(protocol, held) for _, held in rounds), default=0.0)

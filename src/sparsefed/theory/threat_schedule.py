@@ -1,4 +1,4 @@
-"""What a certificate is about: a protocol as numbers, a line a round.
+"""The threat model of a certificate: a protocol as numbers, one line per round.
 
 Two runs are compared, round by round with the same cohorts, examples and rates: one in which every device is honest,
 and one in which some send what they like. Everything here bounds the l1 distance between their models.
@@ -15,18 +15,18 @@ from sparsefed.core.errors import ConfigError
 
 @dataclass(frozen=True)
 class Line:
-    """One round. A rate of 1 and a growth with the rate in it are how FedAvg looks, whose updates hold it already."""
+    """One round of a schedule; FedAvg, whose updates include the rate, has rate 1 and a growth that includes it."""
 
-    rate: float  # lambda(t), what the applied vector is multiplied with
-    clip_norm: float  # L, the l2 norm to which the server cuts every update
-    share: float  # of the round's updates, the attackers'
+    rate: float  # lambda(t), the factor of the applied vector
+    clip_norm: float  # L, the l2 norm to which the server clips every update
+    share: float  # the attackers' share of the round's updates
     growth: float  # the honest mean's l1 change on the w coordinates is at most this times the models' l1 distance
     omega: float = 0.0  # of the l1 mass that top-k sees, the largest share that it leaves in either run; 0 if dense
 
 
 @dataclass(frozen=True)
 class ThreatSchedule:
-    """What a certificate is about: all rounds, and what stays the same in them."""
+    """The protocol that a certificate covers: all rounds, and the constants that they share."""
 
     d: int
     k: int | None  # None: dense, every coordinate is applied
@@ -35,12 +35,12 @@ class ThreatSchedule:
 
     @property
     def w(self) -> int:
-        """Coordinates in which one round's applied vectors of two runs can differ: min(d, 2k)."""
+        """Return how many coordinates of one round's applied vectors can differ between two runs: min(d, 2k)."""
         return self.d if self.k is None else min(self.d, 2 * self.k)
 
 
 def check(protocol: ThreatSchedule) -> None:
-    """Refuse numbers that no protocol has, in one sentence."""
+    """Raise an error, in one sentence, for numbers that no protocol can have."""
     k, rho = protocol.k, protocol.rho
     _check_size(protocol.d, k)
     require(0 <= rho < 1, f"rho is {rho}, but momentum must forget: 0 <= rho < 1")
@@ -62,7 +62,7 @@ def worst_omega(d: int, k: int | None) -> float:
 
 
 def growth(d: int, k: int | None, c: float, clipped: bool) -> float:
-    """Return the growth of the clipped mean, from the coordinatewise Lipschitz constant c of each device's gradient.
+    """Return the growth of the clipped mean, from the coordinate-wise Lipschitz constant c of each device's gradient.
 
     Where clipping never cuts an honest update: w coordinates change by at most c each, so w c. Where it may, c is no
     longer the constant of a coordinate: cutting is a projection, so it lengthens no difference in l2, but it scales
@@ -99,6 +99,6 @@ def _check_size(d: int, k: int | None) -> None:
 
 
 def require(condition: bool, sentence: str) -> None:
-    """Refuse an impossible value with a sentence."""
+    """Raise an error with this sentence unless the condition holds."""
     if not condition:
         raise ConfigError(sentence)

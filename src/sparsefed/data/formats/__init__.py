@@ -1,1 +1,1 @@
-"""Readers of file formats; none of them runs code that it finds in a file."""
+"""Readers of file formats; none of them runs code from a file."""

@@ -20,7 +20,7 @@ UNSIGNED_BYTE = 0x08
 
 
 def parse(content: UInt8Array, shape: tuple[int, ...], name: str) -> UInt8Array:
-    """The array inside, which must have the given shape; a view, so nothing is copied.
+    """Return the array inside, which must have the given shape; a view, so nothing is copied.
 
     >>> parse(np.array([0, 0, 8, 1, 0, 0, 0, 2, 7, 9], dtype=np.uint8), (2,), "labels")
     array([7, 9], dtype=uint8)
@@ -40,7 +40,7 @@ def parse(content: UInt8Array, shape: tuple[int, ...], name: str) -> UInt8Array:
 def four_files(
     name: str, classes: tuple[str, ...], mean: tuple[float, ...], std: tuple[float, ...]
 ) -> Callable[[Content], Arrays]:
-    """A reader of 60 000 + 10 000 grey images of 28x28 and their labels, in files named as MNIST's are."""
+    """Return a reader of 60 000 + 10 000 grey images of 28x28 and their labels, in files named like MNIST's."""
 
     def read(content: Content) -> Arrays:
         from sparsefed.core.types import Arrays

@@ -1,4 +1,4 @@
-"""One text a line: JSON lines with a user and a text each, a user's in the order in which they were written."""
+"""JSON lines with a user and a text each; a user's texts are in the order in which they were written."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def parse(content: UInt8Array, split: Split, name: str) -> dict[str, list[list[str]]]:
-    """User -> texts, as tokens; DataError names the first line that is none. Texts without a token are left out."""
+    """Return user -> texts, as tokens, without empty texts; raise DataError naming the first malformed line."""
     texts: dict[str, list[list[str]]] = {}
     for number, line in enumerate(content.tobytes().splitlines(), start=1):
         try:

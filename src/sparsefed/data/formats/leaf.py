@@ -1,4 +1,4 @@
-"""The JSON files that LEAF's scripts write (Caldas et al. 2018): examples by user, some hundred users a file.
+"""The JSON files that LEAF's scripts write (Caldas et al. 2018): examples by user, some hundred users per file.
 
 {"users": [name, ...], "num_samples": [count, ...], "user_data": {name: {"x": [...], "y": [...]}, ...}}
 """
@@ -16,7 +16,7 @@ KEYS = ("users", "num_samples", "user_data")
 
 
 class Owned(NamedTuple):
-    """What one user has, as the file states it."""
+    """One user's examples, as the file states them."""
 
     user: str
     x: list[Any]
@@ -24,7 +24,7 @@ class Owned(NamedTuple):
 
 
 def each_user(content: Content, name: str, convert: Callable[[Owned], T]) -> Iterator[T]:
-    """What `convert` makes of each user, a file at a time; what it refuses by DamagedError is blamed on the file."""
+    """Yield `convert` of each user, a file at a time; a DamagedError that it raises is blamed on the file."""
     for path in content.paths(name):
         with content.open(path) as stream:
             try:

@@ -2,11 +2,11 @@
 
     {"users": [...], "num_samples": [...], "user_data": {user: {"x": [...], "y": [...]}}}
 
-Reddit, an entry a comment: x is its sequences of 10 words, starting with <BOS> and filled with <PAD>; y holds, under
-"target_tokens", the same one word on. Here a comment is put together again from x.
+Reddit has an entry per comment: x is its sequences of 10 words, starting with <BOS> and filled with <PAD>; y holds,
+under "target_tokens", the sequences shifted by one word. Here a comment is put together again from x.
 
-Shakespeare, an entry a character: x is 80 characters, y the one that follows, and the next entry's x is one on. Here
-the windows that continue each other are put together again, so that each character is predicted once, not 80 times.
+Shakespeare has an entry per character: x is 80 characters, y the one that follows, and the next entry's x is shifted by
+one. Here consecutive windows are put together again, so that each character is predicted once, not 80 times.
 
 LEAF's split into training and test part is kept. Its validation part is not read. Nor is "num_samples", which for
 Reddit counts the comments before the split.
@@ -29,12 +29,12 @@ Unpack = Callable[[list[Any], list[Any]], list[list[str]]]  # a user's x and y -
 
 
 def read(content: Content, unpack: Unpack) -> tuple[Texts, Texts]:
-    """The training and the test part."""
+    """Read the training and the test part."""
     return _merged(content, TRAIN, unpack), _merged(content, TEST, unpack)
 
 
 def comments(x: list[Any], y: list[Any]) -> list[list[str]]:  # noqa: ARG001 - x holds all of it
-    """Reddit's comments, as lists of words.
+    """Return Reddit's comments, as lists of words.
 
     >>> comments([[["<BOS>", "so", "it"], ["is", "<EOS>", "<PAD>"]]], [{}])
     [['so', 'it', 'is']]
@@ -43,13 +43,13 @@ def comments(x: list[Any], y: list[Any]) -> list[list[str]]:  # noqa: ARG001 - x
 
 
 def windows(x: list[Any], y: list[Any]) -> list[list[str]]:
-    """Shakespeare's text, from windows that move on by one character.
+    """Return Shakespeare's text, put together from windows that move on by one character.
 
     >>> windows(["abc", "bcd", "xyz"], ["d", "e", "!"])
     [['a', 'b', 'c', 'd', 'e'], ['x', 'y', 'z', '!']]
     """
     texts: list[list[str]] = []
-    after = None  # what a window that goes on shows
+    after = None  # the window that would continue the text
     for window, following in zip(x, y, strict=True):
         if window != after:
             texts.append(list(window))

@@ -1,4 +1,4 @@
-"""NumPy's .npz archives, one array at a time and never with objects in them."""
+"""NumPy's .npz archives, read one array at a time and never with pickled objects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sparsefed.data.record import DamagedError
 
 @contextmanager
 def opened(stream: IO[bytes]) -> Iterator[zipfile.ZipFile]:
-    """The .npz in a stream; what is wrong with it is DamagedError."""
+    """Open the .npz in a stream; raise DamagedError for whatever is wrong with it."""
     try:
         with zipfile.ZipFile(stream) as found:
             yield found
@@ -26,6 +26,6 @@ def opened(stream: IO[bytes]) -> Iterator[zipfile.ZipFile]:
 
 
 def array(npz: zipfile.ZipFile, name: str) -> Any:
-    """One whole array; never one of objects."""
+    """Read one whole array; never one of objects."""
     with npz.open(f"{name}.npy") as member:
         return np.lib.format.read_array(member)

@@ -1,4 +1,4 @@
-"""CIFAR's "python version" files are pickles: programs that may call anything. Here they are read as data.
+"""A safe reader of CIFAR's "python version" files: pickles, which are programs that may call anything, read as data.
 
 This is a reader for the few instructions that such a file needs: numbers, strings, lists, tuples, dicts, and one NumPy
 array of bytes. A name of a function or class is only ever compared with the three that NumPy's arrays are made of;
@@ -15,17 +15,17 @@ from typing import IO, Any, NamedTuple
 
 from sparsefed.data.record import DamagedError
 
-LONGEST = 1 << 16  # bytes of a string that is not the pixels
+LONGEST = 1 << 16  # bytes of any string other than the pixels
 
 
 class Pixels(NamedTuple):
-    """What stands for the pixels in the object that is returned."""
+    """The placeholder for the pixels in the object that is returned."""
 
     size: int
 
 
 class Name(NamedTuple):
-    """A function or class that the file mentions; never more than its name."""
+    """The name of a function or class that the file mentions; it is never looked up."""
 
     module: str
     name: str
@@ -33,7 +33,7 @@ class Name(NamedTuple):
 
 @dataclass
 class ByteArray:
-    """A NumPy array as its parts."""
+    """The parts of a NumPy array of bytes."""
 
     shape: tuple[Any, ...] = ()
     filled: bool = False  # whether its bytes are the pixels
@@ -51,7 +51,7 @@ STOP = b"."
 
 @dataclass
 class Machine:
-    """What a file has built so far."""
+    """The state of the pickle machine: the objects that a file has built so far."""
 
     stream: IO[bytes]
     pixels: int
@@ -78,7 +78,7 @@ class Machine:
         return self.stack.pop()
 
     def since_mark(self) -> list[Any]:
-        """Everything since the last mark, which goes too."""
+        """Pop everything since the last mark, and the mark itself; return it without the mark."""
         for place in range(len(self.stack) - 1, -1, -1):
             if self.stack[place] is MARK:
                 found = self.stack[place + 1 :]
@@ -88,7 +88,7 @@ class Machine:
 
 
 def parse(stream: IO[bytes], pixels: int, fill: Callable[[IO[bytes]], None]) -> Any:
-    """The object in the file, or DamagedError; `fill` is to read the `pixels` bytes that are the images."""
+    """Return the object in the file, or raise DamagedError; `fill` must read the `pixels` bytes of the images."""
     machine = Machine(stream, pixels, fill)
     while (code := machine.take(1)) != STOP:
         if code not in CODES:
@@ -176,7 +176,7 @@ def _call(m: Machine) -> None:
 
 
 def _build(m: Machine) -> None:
-    """The second half of making an array (version, shape, type, column order, bytes) or a type (nothing to learn)."""
+    """Set the state of an array (version, shape, type, column order, bytes) or of a type (nothing to set)."""
     state, target = m.pop(), m.pop()
     if isinstance(target, ByteArray) and isinstance(state, tuple) and len(state) == 5:
         _, shape, kind, by_column, data = state
@@ -194,7 +194,7 @@ def _stack_name(m: Machine) -> None:
 
 
 CODES: Mapping[bytes, Callable[[Machine], Any]] = {
-    b"\x80": lambda m: m.take(1),  # the version; what matters are the instructions
+    b"\x80": lambda m: m.take(1),  # the version; only the instructions matter
     b"\x95": lambda m: m.take(8),  # the length of a frame
     b"(": lambda m: m.push(MARK),
     b"}": lambda m: m.push({}),

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 SPECIAL = ("<pad>", "<unk>", "<bos>", "<eos>")
 PAD, UNK, BOS, EOS = range(4)
-HELD_OUT = 10  # the last of so many texts of a user tests
+HELD_OUT = 10  # one in so many of a user's texts, the last ones, is for the test
 
-# Markers of what was taken out for privacy; words, digits and letters together, with apostrophes inside; and any other
+# Markers of text removed for privacy; words, digits and letters together, with apostrophes inside; and any other
 # sign by itself.
 _WORD = re.compile(r"<(?:url|email|phone)>|[^\W_]+(?:'[^\W_]+)*|\S")
 
@@ -37,7 +37,7 @@ Texts = Mapping[str, Sequence[Sequence[str]]]  # user -> texts, the oldest first
 
 @dataclass(frozen=True)
 class Pairs:
-    """Sequences in, and what follows each token of them."""
+    """Input sequences, and the token that follows each of their tokens."""
 
     x: IndexArray  # [N, length]
     y: IntArray  # [N, length], IGNORED where there is nothing to predict
@@ -45,7 +45,7 @@ class Pairs:
 
 
 def words(text: str) -> list[str]:
-    """Lower-cased words, every other sign apart.
+    """Split a text into lower-cased words, every other sign apart.
 
     >>> words("Don't PANIC: see <url>, 42%!")
     ["don't", 'panic', ':', 'see', '<url>', ',', '42', '%', '!']
@@ -54,12 +54,12 @@ def words(text: str) -> list[str]:
 
 
 def characters(text: str) -> list[str]:
-    """Every character, line breaks too."""
+    """Split a text into characters, line breaks included."""
     return list(text)
 
 
 def vocabulary(texts: Iterable[Sequence[str]], size: int) -> tuple[str, ...]:
-    """The special tokens, then the most frequent others, `size` in all at most; the alphabet breaks ties.
+    """Return the special tokens, then the most frequent others, at most `size` in all; ties are in sorted order.
 
     >>> vocabulary([["b", "a"], ["c", "c"]], 6)
     ('<pad>', '<unk>', '<bos>', '<eos>', 'c', 'a')
@@ -70,13 +70,13 @@ def vocabulary(texts: Iterable[Sequence[str]], size: int) -> tuple[str, ...]:
 
 
 def held_out(texts: Texts) -> tuple[Texts, Texts]:
-    """The last tenth of each user's texts, rounded down, to test; the rest to train."""
+    """Split each user's texts into a training part and the last tenth, rounded down, to test."""
     kept = {user: len(own) - len(own) // HELD_OUT for user, own in texts.items()}
     return {u: own[: kept[u]] for u, own in texts.items()}, {u: own[kept[u] :] for u, own in texts.items()}
 
 
 def arrays(name: str, train: Texts, test: Texts, size: int, length: int) -> Arrays:
-    """A data set of text: the vocabulary is its classes, the token that follows its label."""
+    """Return a data set of text, whose classes are the vocabulary and whose labels are the following tokens."""
     from sparsefed.core.types import Arrays
 
     for part, texts in (("train", train), ("test", test)):
@@ -88,15 +88,15 @@ def arrays(name: str, train: Texts, test: Texts, size: int, length: int) -> Arra
 
 
 def pairs(texts: Texts, known: Sequence[str], length: int) -> Pairs:
-    """All sequences, user after user in the order of their names, text after text."""
+    """Return all sequences, user after user in the order of their names, text after text."""
     from sparsefed.core.types import IGNORED
 
-    number = {token: i for i, token in enumerate(known) if token not in SPECIAL}  # these are nobody's words
+    number = {token: i for i, token in enumerate(known) if token not in SPECIAL}  # a user's words are never special
     owned = [(user, text) for user, name in enumerate(sorted(texts)) for text in texts[name]]
-    counts = np.array([len(text) + 1 for _, text in owned], np.int64)  # pairs of a text
+    counts = np.array([len(text) + 1 for _, text in owned], np.int64)  # pairs per text
     rows = -(-counts // length)
     starts = (np.cumsum(rows) - rows) * length - (np.cumsum(counts) - counts)
-    places = np.repeat(starts, counts) + np.arange(counts.sum())  # of each pair, in the filled sequences
+    places = np.repeat(starts, counts) + np.arange(counts.sum())  # place of each pair in the filled sequences
     x = np.full((int(rows.sum()), length), PAD, np.int32)
     y = np.full((int(rows.sum()), length), IGNORED, np.int64)
     x.reshape(-1)[places] = [i for _, text in owned for i in (BOS, *(number.get(token, UNK) for token in text))]

@@ -1,8 +1,8 @@
-"""Images as lossless WebP strips in an .npz: about half of what deflate makes of photographs.
+"""Images as lossless WebP strips in an .npz: about half the size of deflated photographs.
 
 `webp` holds the bytes of all strips, each a column of images of one width; `offsets[i]:offsets[i + 1]` is strip i. They
-are read one after the other and decoded by threads (Pillow lets go of the interpreter meanwhile), straight into an
-array that the caller made.
+are read one after the other and decoded by threads (Pillow releases the GIL meanwhile), straight into the caller's
+array.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def decode(archive: zipfile.ZipFile, out: UInt8Array) -> None:
-    """Fill `out` [N, H, W, 3], of which every strip is a part."""
+    """Fill `out` [N, H, W, 3] with the decoded strips, each of which is a part of it."""
     offsets = npz.array(archive, "offsets")
     flat = out.reshape(-1, *out.shape[2:])  # [N * H, W, 3]: a column of images, as the strips are
     threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -54,7 +54,7 @@ def _skip_header(member: IO[bytes]) -> None:
 
 
 def _height(raw: bytes, width: int) -> int:
-    """How tall a strip is, from its header alone."""
+    """Return the height of a strip, from its header alone."""
     from PIL import Image, UnidentifiedImageError
 
     try:

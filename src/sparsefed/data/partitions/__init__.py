@@ -1,4 +1,4 @@
-"""Who owns which examples: `dirichlet(devices=100, alpha=0.1)` chooses a partition, which a simulation then deals."""
+"""Partitions of the examples: `dirichlet(devices=100, alpha=0.1)` chooses one, and a simulation then deals it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from sparsefed.data.partitions import partition, skewed
 __all__ = ["by_user", "by_user_evenly", "c_class", "choosing", "dirichlet", "iid", "one_class", "power_law"]
 
 P = ParamSpec("P")
-GIVEN = 5  # what a rule is handed when it deals: labels, users, devices, per_device, seed
+GIVEN = 5  # arguments of every rule when it deals: labels, users, devices, per_device, seed
 
 
 class PartitionFunction(Protocol[P]):
-    """A partition by import: a function that returns the choice."""
+    """A partition as a function: calling it returns the choice."""
 
     def __call__(
         self, devices: int | None = None, per_device: int | None = None, *args: P.args, **kwargs: P.kwargs
@@ -29,7 +29,7 @@ class PartitionFunction(Protocol[P]):
 def choosing(
     rule: Callable[Concatenate[IntArray, IntArray | None, int | None, int | None, int, P], Partition],
 ) -> PartitionFunction[P]:
-    """Return the function that chooses a partition rule: how many devices, examples on each, and its own parameters."""
+    """Return the function that chooses a partition rule by devices, examples per device, and its own parameters."""
     taken = list(inspect.signature(rule).parameters.values())
     shown = [p.replace(default=None) for p in taken if p.name in ("devices", "per_device")] + taken[GIVEN:]
 

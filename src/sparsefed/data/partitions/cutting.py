@@ -1,4 +1,4 @@
-"""How groups of examples are cut and dealt: what the partitions are made of.
+"""The building blocks of partitions: how groups of examples are cut and dealt.
 
 A *group* is everything, a class or a user; a *shard* is what one device gets of one group. A *pass* is a fresh shuffle
 of a group: as many are used as the shards need, one where it suffices, so that nothing is owned twice unless it must.
@@ -32,9 +32,9 @@ class Groups(NamedTuple):
 
 
 def apportion(weights: IntArray, devices: int) -> IntArray:
-    """Devices a group, by Adams: minimises the largest weight a device; no group gets none.
+    """Return the devices of each group by Adams' method: minimises the largest weight per device; no group gets none.
 
-    No group gets more than its quota rounded up, so start there and take back where it is felt least. Needs
+    No group gets more than its quota rounded up, so start there and take back where it matters least. Needs
     devices >= len(weights). Ties: the lower index gives first.
 
     >>> apportion(np.array([100, 1900, 1]), 21)
@@ -53,9 +53,9 @@ def apportion(weights: IntArray, devices: int) -> IntArray:
 
 
 def apportion_at_most(weights: IntArray, devices: int, most: IntArray) -> IntArray:
-    """The same where a group can take so many and no more; what it cannot take goes to the others.
+    """Return the devices of each group by Adams' method, at most `most` each; the rest goes to the other groups.
 
-    Needs most.sum() >= devices, besides.
+    Also needs most.sum() >= devices.
 
     >>> apportion_at_most(np.array([100, 10, 5]), 20, np.array([10, 10, 5]))
     array([10,  6,  4])
@@ -71,7 +71,7 @@ def apportion_at_most(weights: IntArray, devices: int, most: IntArray) -> IntArr
 
 
 def levelled(weights: IntArray, devices: int) -> IntArray:
-    """Devices a group: equal numbers, no more than a group's weight while another has room; the rest to the largest.
+    """Return equal numbers of devices per group, capped at its weight while others have room; the largest get the rest.
 
     >>> levelled(np.array([1, 9, 5]), 8)
     array([1, 4, 3])
@@ -79,7 +79,7 @@ def levelled(weights: IntArray, devices: int) -> IntArray:
     given = np.zeros_like(weights)
     while left := devices - int(given.sum()):
         room = np.flatnonzero(given < weights)
-        if len(room) == 0:  # more devices than weight: everybody alike again
+        if len(room) == 0:  # more devices than weight: equal numbers again
             return given + levelled(weights, left)
         each = left // len(room)
         if each == 0:
@@ -90,21 +90,21 @@ def levelled(weights: IntArray, devices: int) -> IntArray:
 
 
 def required(rule: str, devices: int | None) -> int:
-    """The number of devices, where a partition cannot do without."""
+    """Return the number of devices; raise if a partition that needs it was not given one."""
     if devices is None:
         raise ConfigError(f"the partition {rule} needs the number of devices; only by_user can tell it from the data")
     return devices
 
 
 def group(noun: str, keys: IntArray, generator: np.random.Generator) -> Groups:
-    """Examples sorted by key, shuffled within each."""
+    """Return the examples sorted by key, shuffled within each."""
     names, which, counts = np.unique(keys, return_inverse=True, return_counts=True)
     shuffled = generator.permutation(len(keys)).astype(np.int32)
     return Groups(noun, names, counts, shuffled[np.argsort(which[shuffled], kind="stable")])
 
 
 def class_groups(rule: str, labels: IntArray, generator: np.random.Generator) -> Groups:
-    """The classes as groups."""
+    """Return the classes as groups."""
     if labels.ndim != 1:
         raise ConfigError(
             f"{rule} needs one class for each example, but these examples have labels {list(labels.shape[1:])}; use "
@@ -114,7 +114,7 @@ def class_groups(rule: str, labels: IntArray, generator: np.random.Generator) ->
 
 
 def kept(groups: Groups, these: IntArray) -> Groups:
-    """Only these groups."""
+    """Return only these groups."""
     chosen = np.zeros(len(groups.names), bool)
     chosen[these] = True
     return groups._replace(
@@ -129,17 +129,17 @@ def deal(
     generator: np.random.Generator,
     share: Callable[[IntArray, int], IntArray] = apportion,
 ) -> Partition:
-    """Deal every group to its devices, of which it gets its share, or say why that cannot be."""
+    """Deal every group to its share of the devices; raise an error if that is impossible."""
     check(len(groups.order), devices, per_device)
     if per_device is not None:
-        # Weighed by the devices that one pass serves: no group then starts a second pass while another has not ended
+        # Weighted by the devices that one pass serves: no group then starts a second pass while another has not ended
         # its first.
         return _deal_passes(groups, per_device, generator, lambda: share(groups.counts // per_device, devices))
     return _deal_once(groups, share(groups.counts, devices))
 
 
 def check(total: int, devices: int, per_device: int | None) -> None:
-    """Refuse what no partition can do."""
+    """Raise an error for a request that no partition can satisfy."""
     if total == 0:
         raise ConfigError("there are no examples to deal; give a data set with at least one")
     if devices < 1:
@@ -152,8 +152,8 @@ def check(total: int, devices: int, per_device: int | None) -> None:
 
 
 def _deal_once(groups: Groups, given: IntArray) -> Partition:
-    """Each example to one of the devices given to its group, which differ by at most one example."""
-    place = np.arange(given.sum()) - np.repeat(np.cumsum(given) - given, given)  # of a device within its group
+    """Deal each example once, to one of its group's devices, which differ by at most one example."""
+    place = np.arange(given.sum()) - np.repeat(np.cumsum(given) - given, given)  # a device's place within its group
     sizes = np.repeat(groups.counts // given, given) + (place < np.repeat(groups.counts % given, given))
     return sealed(np.concatenate([[0], np.cumsum(sizes)]), groups.order)
 
@@ -161,7 +161,7 @@ def _deal_once(groups: Groups, given: IntArray) -> Partition:
 def _deal_passes(
     groups: Groups, per_device: int, generator: np.random.Generator, share: Callable[[], IntArray]
 ) -> Partition:
-    """`per_device` different examples to each device, by as many passes over each group as that needs."""
+    """Deal `per_device` different examples to each device, by as many passes over each group as that needs."""
     smallest = int(groups.counts.argmin())
     if not 1 <= per_device <= groups.counts[smallest]:
         where = groups.noun if groups.noun == "data set" else f"{groups.noun} {groups.names[smallest]}"
@@ -181,7 +181,7 @@ def _deal_passes(
 
 def _fill_passes(out: IndexArray, own: IndexArray, per_device: int, generator: np.random.Generator) -> None:
     """Fill `out` with fresh shuffles of `own`, each cut to whole devices."""
-    used = len(own) // per_device * per_device  # of a pass
+    used = len(own) // per_device * per_device  # examples used of each pass
     at = 0
     while at < len(out):
         passes = min(-(-(len(out) - at) // used), max(1, _BLOCK // len(own)))
@@ -191,7 +191,7 @@ def _fill_passes(out: IndexArray, own: IndexArray, per_device: int, generator: n
 
 
 class Shards(NamedTuple):
-    """Which device gets how many examples of which group: arrays of one length, sorted by group."""
+    """The sizes of all shards, each with its group and device: arrays of one length, sorted by group."""
 
     group: IntArray  # positions in Groups
     device: IntArray
@@ -219,11 +219,11 @@ def deal_shards(groups: Groups, shards: Shards, devices: int, generator: np.rand
 def _fill_sized(out: IndexArray, own: IndexArray, edges: IntArray, generator: np.random.Generator) -> None:
     """Fill `out` with passes over `own`, the first as it is; a shard [edges[i], edges[i + 1]) owns nothing twice.
 
-    Where a shard crosses from one pass into the next, what it has already is put at the end of the next.
+    Where a shard crosses from one pass into the next, the examples that it already has go to the end of the next.
     """
     out[: len(own)] = own[: len(out)]
     for start in range(len(own), len(out), len(own)):
-        shard = int(np.searchsorted(edges, start, side="right")) - 1  # the one that owns out[start]
+        shard = int(np.searchsorted(edges, start, side="right")) - 1  # the shard that owns out[start]
         fresh = generator.permutation(own)
         has = np.isin(fresh, out[edges[shard] : start])
         fresh = np.concatenate([fresh[~has], fresh[has]])
@@ -231,7 +231,7 @@ def _fill_sized(out: IndexArray, own: IndexArray, edges: IntArray, generator: np
 
 
 def sealed(offsets: IntArray, examples: IndexArray) -> Partition:
-    """A partition whose arrays nobody can write to."""
+    """Return a partition whose arrays are read-only."""
     offsets.flags.writeable = False
     examples.flags.writeable = False
     return Partition(offsets, examples)

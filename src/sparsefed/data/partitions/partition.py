@@ -1,9 +1,9 @@
-"""Who owns what: examples dealt to devices, as one CSR index and no object per device.
+"""Partitions by group: examples dealt to devices, as one CSR index and no object per device.
 
 Device i owns `examples[offsets[i]:offsets[i + 1]]`. A partition is a function `(labels, users, devices, per_device,
-seed)`; what it takes beyond these stands beside its name in a config. The ones here deal *groups* (everything, a class,
-a user) and a device owns examples of one group only; those that mix groups are in `skewed.py`. Devices are numbered
-group after group, so neighbours share a class or a user.
+seed)`; further parameters stand beside its name in a config. The ones here deal *groups* (everything, a class, a user)
+and a device owns examples of one group only; those that mix groups are in `skewed.py`. Devices are numbered group after
+group, so neighbours share a class or a user.
 
 How many devices a group gets: Adams' apportionment, by which the largest device is as small as it can be and every
 group gets at least one device. Equal groups get equal numbers; what does not divide is missing from the lowest labels.
@@ -13,7 +13,7 @@ How large they are:
 
 - `per_device` not given: each example is dealt exactly once, and the devices of a group differ by at most one example.
 - `per_device` given: each device owns exactly that many different examples. A *pass* is a fresh shuffle of a group,
-  cut into whole devices; what is left over from a pass is dealt to nobody. One pass is used where it suffices, so
+  cut into whole devices; what is left over from a pass is not dealt. One pass is used where it suffices, so
   nothing is owned twice; a population too large for that takes as many passes as it needs, so devices reuse
   examples, but no device owns the same one twice.
 
@@ -47,7 +47,7 @@ __all__ = ["PARTITIONS", "Partition", "PartitionRule", "apportion", "by_user", "
 
 
 def iid(labels: IntArray, users: IntArray | None, devices: int | None, per_device: int | None, seed: int) -> Partition:  # noqa: ARG001
-    """Examples shuffled and dealt to the devices as evenly as can be.
+    """Examples shuffled and dealt to the devices as evenly as possible.
 
     >>> np.diff(iid(np.zeros(10, np.int64), None, 4, None, seed=0).offsets).tolist()
     [3, 3, 2, 2]
@@ -110,10 +110,10 @@ def by_user(
 def by_user_evenly(
     labels: IntArray, users: IntArray | None, devices: int | None, per_device: int | None, seed: int
 ) -> Partition:
-    """Every user cut into the same number of devices, or one more; the paper's FEMNIST, "9-10 devices" a user.
+    """Every user is cut into the same number of devices, or one more; the paper's FEMNIST, "9-10 devices" a user.
 
-    Where `by_user` makes devices of like size, this makes as many of everybody, so that a user with much data has large
-    devices. The users with most examples get the one more; nobody gets more devices than examples.
+    Where `by_user` makes devices of like size, this makes the same number for every user, so that a user with much data
+    has large devices. The users with most examples get one more; no user gets more devices than examples.
 
     >>> owned = by_user_evenly(np.zeros(7, np.int64), np.array([4, 4, 9, 4, 9, 4, 4]), 4, None, seed=0)
     >>> np.diff(owned.offsets).tolist()

@@ -1,7 +1,7 @@
 """Partitions whose devices mix classes, or differ in size: c-class shards, Dirichlet mixtures, power-law sizes.
 
-They promise what all partitions promise (`partition.py`): nothing is owned twice unless `per_device` asks for more than
-there is, no device owns the same example twice, no device is empty. Memory is O(examples dealt), whatever the number
+They guarantee what all partitions do (`partition.py`): nothing is owned twice unless `per_device` needs more than there
+is, no device owns the same example twice, no device is empty. Memory is O(examples dealt), whatever the number
 of classes; the Dirichlet mixture holds devices x classes where every example is dealt at most once.
 """
 
@@ -29,7 +29,7 @@ from sparsefed.data.partitions.cutting import (
 
 _SWEEPS = 8  # swaps tried for each shard: the classes that meet on a device are then as good as independent
 _BLOCK = 2**18  # numbers drawn at a time where devices do not depend on each other
-_LEAST = -1e300  # the logarithm of a weight that is too small to be one
+_LEAST = -1e300  # stands for the logarithm of a weight that underflows
 
 Floats = npt.NDArray[np.float64]
 
@@ -65,7 +65,7 @@ def c_class(
     by_class = np.argsort(classes.reshape(-1), kind="stable")
     group_of, device, slot = classes.reshape(-1)[by_class].astype(np.int64), by_class // c, by_class % c
     if per_device is None:
-        place = np.arange(n * c) - np.repeat(np.cumsum(given) - given, given)  # of a shard within its class
+        place = np.arange(n * c) - np.repeat(np.cumsum(given) - given, given)  # a shard's place within its class
         size = (groups.counts // given)[group_of] + (place < (groups.counts % given)[group_of])
     else:
         size = per_device // c + (slot < per_device % c)
@@ -73,7 +73,7 @@ def c_class(
 
 
 def _shards_of_classes(groups: Groups, devices: int, c: int, per_device: int | None) -> IntArray:
-    """How many shards each class is cut into, or why that cannot be."""
+    """Return how many shards each class is cut into; raise an error if that is impossible."""
     classes = len(groups.names)
     if not 1 <= c <= classes:
         raise ConfigError(f"classes_per_device is {c}, but the data set has {classes} classes; use 1 to {classes}")
@@ -82,7 +82,7 @@ def _shards_of_classes(groups: Groups, devices: int, c: int, per_device: int | N
             f"c_class cannot deal {classes} classes to {devices} devices of {c} each; use at least "
             f"{-(-classes // c)} devices"
         )
-    largest = 1 if per_device is None else -(-per_device // c)  # shard
+    largest = 1 if per_device is None else -(-per_device // c)  # the largest shard
     fewest = int(groups.counts.min())
     if per_device is not None and not (c <= per_device and largest <= fewest):
         raise ConfigError(
@@ -99,10 +99,10 @@ def _shards_of_classes(groups: Groups, devices: int, c: int, per_device: int | N
 
 
 def _scattered(given: IntArray, devices: int, c: int, generator: np.random.Generator) -> npt.NDArray[np.int32]:
-    """Classes of each device [devices, c], all different, class k on given[k] devices.
+    """Return the classes of each device [devices, c], all different, class k on given[k] devices.
 
     Dealt in turn, the shards of a class, at most one for each device, go to different devices. Then pairs of devices
-    swap shards wherever that gives nobody a class twice: a symmetric Markov chain on all such arrangements.
+    swap shards wherever that gives no device a class twice: a symmetric Markov chain on all such arrangements.
     """
     classes = np.repeat(np.arange(len(given), dtype=np.int32), given).reshape(c, devices).T.copy()
     for _ in range(_SWEEPS * c):
@@ -131,9 +131,9 @@ def dirichlet(
 
     q_i ~ Dir(alpha K p), p the K classes' shares of the data set, so that alpha is the mean concentration of a class
     (Hsu et al. 2019 write alpha for the sum, K times ours). Devices are equally large, up to one example. Examples are
-    dealt at most once: of those who ask for a class that is used up, as many as go without, chosen at random, ask
-    again, for what their mixture holds of the other classes. With `per_device` and more devices than the examples can
-    serve once, nothing is used up, and devices reuse examples.
+    dealt at most once: where a class is used up, the draws that it cannot serve, chosen at random, are repeated over
+    the other classes of their device's mixture. With `per_device` and more devices than the examples can serve once,
+    nothing is used up, and devices reuse examples.
 
     >>> labels = np.arange(12) % 3
     >>> owned = dirichlet(labels, None, 3, None, seed=0, alpha=0.1)
@@ -156,7 +156,7 @@ def dirichlet(
 
 
 def _mixtures(counts: IntArray, sizes: IntArray, alpha: float, generator: np.random.Generator) -> Shards:
-    """How many examples of each class each device draws."""
+    """Draw how many examples of each class each device gets."""
     once = int(sizes.sum()) <= int(counts.sum())
     step = len(sizes) if once else max(1, _BLOCK // len(counts))
     parts = []
@@ -170,12 +170,12 @@ def _mixtures(counts: IntArray, sizes: IntArray, alpha: float, generator: np.ran
 
 
 def _drawn(counts: IntArray, sizes: IntArray, alpha: float, once: bool, generator: np.random.Generator) -> IntArray:
-    """Examples of each class for each device [devices, K], rows adding up to `sizes`; `once`: columns within counts."""
+    """Draw the examples of each class per device [devices, K]; rows sum to `sizes`; `once`: columns within counts."""
     logs = _log_weights(alpha * len(counts) * counts / counts.sum(), len(sizes), generator)
     drawn = np.zeros((len(sizes), len(counts)), np.int64)
     need = sizes.copy()
     while len(who := np.flatnonzero(need)):
-        left = counts - (drawn.sum(0) if once else 0)  # of a class
+        left = counts - (drawn.sum(0) if once else 0)  # examples left of each class
         room = np.minimum(left, counts - drawn[who])
         asked = generator.multinomial(need[who], _shares(np.where(room > 0, logs[who], -np.inf)))
         got = np.minimum(asked, room)
@@ -188,7 +188,7 @@ def _drawn(counts: IntArray, sizes: IntArray, alpha: float, once: bool, generato
 
 
 def _log_weights(concentration: Floats, devices: int, generator: np.random.Generator) -> Floats:
-    """Logarithms of independent Gamma(concentration) draws [devices, K], of which a Dirichlet draw is the shares.
+    """Draw the logarithms of independent Gamma(concentration) [devices, K], whose shares are a Dirichlet draw.
 
     Gamma(a) is Gamma(a + 1) U^(1 / a): in logarithms, no concentration is too small.
     """
@@ -243,9 +243,9 @@ def power_law(
 
 
 def _power_sizes(total: int, devices: int, exponent: float) -> IntArray:
-    """The sizes, largest first."""
+    """Return the sizes of the devices, largest first."""
     weights = np.arange(1, devices + 1) ** -float(exponent)
-    # A hair less than the quota: rounding must never share out more than there is.
+    # Slightly less than the quota, because rounding must never deal more than there is.
     quota = weights / weights.sum() * (total - devices) * (1 - 1e-12)
     sizes: IntArray = np.floor(quota).astype(np.int64)
     missing = total - devices - int(sizes.sum())

@@ -1,7 +1,7 @@
 """A partition in a few numbers: sizes, classes, and what a sample of the devices own; plain values that JSON can keep.
 
-A run writes it into its manifest, so that a report can draw who owned what without loading the data again. Knows
-nothing of how it is drawn.
+A run writes it into its manifest, so that a report can draw the partition without loading the data again. Nothing here
+knows how it is drawn.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import numpy as np
 
 from sparsefed.core.types import IntArray, Partition
 
-MOST_DEVICES = 200  # in a picture; more could not be told apart
+MOST_DEVICES = 200  # in a chart; more would be indistinguishable
 MOST_BARS = 40
-MOST_FLAGS = 2**26  # bytes, to count classes by ticking them off; beyond, by sorting, which is slower
-WIDE = 50.0  # the largest device over the smallest from which bars are logarithmic
+MOST_FLAGS = 2**26  # bytes of flags to count classes with; beyond that, by sorting, which is slower
+WIDE = 50.0  # ratio of the largest device to the smallest from which bars are logarithmic
 
 Spread = tuple[int, float, int]  # min, median, max
 Bar = tuple[float, float, int]  # from, to, devices
@@ -25,21 +25,21 @@ Bar = tuple[float, float, int]  # from, to, devices
 
 @dataclass(frozen=True)
 class Portrait:
-    """What is told and drawn of a partition."""
+    """The numbers that a report prints and draws of a partition."""
 
     devices: int
-    dealt: int  # examples, those that several devices own counted each time
-    different: int  # of them
+    dealt: int  # examples, counted once for each device that owns them
+    different: int  # distinct examples among them
     total: int  # examples in the training set
     sizes: Spread
     bars: tuple[Bar, ...]  # how many devices own how many examples
-    classes: Spread | None  # that a device owns; None where an example has no single class
-    chosen: tuple[int, ...] = ()  # some devices, by their commonest class
-    owned: tuple[tuple[int, ...], ...] = ()  # of each of these, its examples of each class
+    classes: Spread | None  # classes per device; None where an example has no single class
+    chosen: tuple[int, ...] = ()  # some devices, sorted by their commonest class
+    owned: tuple[tuple[int, ...], ...] = ()  # for each of these, its examples of each class
 
 
 def portrait(partition: Partition, labels: IntArray, classes: int, most: int = MOST_DEVICES) -> Portrait:
-    """The portrait of a partition of examples with these labels, with at most so many devices drawn."""
+    """Return the portrait of a partition of examples with these labels, at most `most` devices in the sample."""
     sizes = np.diff(partition.offsets)
     seen = np.zeros(len(labels), bool)
     seen[partition.examples] = True
@@ -59,7 +59,7 @@ def portrait(partition: Partition, labels: IntArray, classes: int, most: int = M
 
 
 def packed(of: Portrait) -> dict[str, Any]:
-    """A portrait as JSON keeps it: lists of numbers as text, because a manifest has one number a line."""
+    """Return a portrait as JSON keeps it: lists of numbers as text, because a manifest has one number per line."""
     rows = {"chosen": _text(of.chosen), "owned": [_text(row) for row in of.owned]}
     spreads = {"sizes": _text(of.sizes), "classes": _text(of.classes) if of.classes else ""}
     counts = {key: getattr(of, key) for key in ("devices", "dealt", "different", "total")}
@@ -67,7 +67,7 @@ def packed(of: Portrait) -> dict[str, Any]:
 
 
 def unpacked(of: Any, classes: int) -> Portrait | None:
-    """The portrait that was packed, of so many classes; None where it is something else."""
+    """Return the portrait that was packed, with `classes` classes; None for anything else."""
     try:
         found = _unpacked(of)
     except (KeyError, ValueError, TypeError, AttributeError):
@@ -91,7 +91,7 @@ def _unpacked(of: Mapping[str, Any]) -> Portrait:
 
 
 def mixtures(partition: Partition, labels: IntArray, classes: int, most: int) -> tuple[IntArray, IntArray]:
-    """Devices spread evenly over all, sorted by their commonest class, and how many examples of each class they own."""
+    """Return an even sample of the devices, sorted by commonest class, and their examples of each class."""
     devices, offsets = partition.devices, partition.offsets
     chosen = np.unique(np.linspace(0, devices - 1, min(devices, most)).round().astype(np.int64))
     owned = [labels[partition.examples[offsets[i] : offsets[i + 1]]] for i in chosen]
@@ -102,7 +102,7 @@ def mixtures(partition: Partition, labels: IntArray, classes: int, most: int) ->
 
 
 def classes_per_device(partition: Partition, labels: IntArray, classes: int) -> IntArray:
-    """How many different classes each device owns."""
+    """Return how many different classes each device owns."""
     owners = np.repeat(np.arange(partition.devices), np.diff(partition.offsets))
     pairs = owners * classes + labels[partition.examples]
     if partition.devices * classes <= MOST_FLAGS:
@@ -114,7 +114,7 @@ def classes_per_device(partition: Partition, labels: IntArray, classes: int) -> 
 
 
 def bars(sizes: IntArray) -> list[Bar]:
-    """A bar for each size where these are few, else bins, logarithmic ones for a wide range."""
+    """Return a bar for each size where these are few, else bins, logarithmic ones for a wide range."""
     low, high = int(sizes.min()), int(sizes.max())
     if high - low < MOST_BARS:
         edges = np.arange(low, high + 2) - 0.5

@@ -1,1 +1,1 @@
-"""The data sets, one a file."""
+"""The data sets, one per file."""

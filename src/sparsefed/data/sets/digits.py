@@ -1,4 +1,4 @@
-"""The 1797 handwritten digits, 8x8, that scikit-learn carries (UCI, Alpaydin and Kaynak 1998): always there.
+"""The 1797 handwritten digits, 8x8, that scikit-learn ships (UCI, Alpaydin and Kaynak 1998): always available.
 
 The grey levels 0..16 become round(x * 255 / 16). The first 1500 images train, the last 297 test: a fixed split without
 any chance in it, in which each class has 146 to 153 training and 27 to 33 test images.
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from sparsefed.core.types import Arrays
 
 TRAIN = 1500
-# Of the images' bytes, then the labels as bytes.
+# SHA-256 of the images' bytes, then the labels as bytes.
 SHA256 = "a19cb3d96bba7deace8ee5a513a6eb7bad0403d528f00bf4d351b6a7a55baa91"
 
 
 def read(_: Content) -> Arrays:
-    """The images from scikit-learn, compared with what is known of them."""
+    """Read the images from scikit-learn and compare their checksum."""
     from sklearn.datasets import load_digits
 
     from sparsefed.core.types import Arrays

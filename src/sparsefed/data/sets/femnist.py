@@ -37,11 +37,11 @@ class _Split(NamedTuple):
     x: UInt8Array
     y: IntArray
     users: tuple[str, ...]
-    counts: IntArray  # a user each
+    counts: IntArray  # one count per user
 
 
 def read(content: Content) -> Arrays:
-    """LEAF's training and test files as arrays; users are numbered in the order of the files."""
+    """Read LEAF's training and test files as arrays; users are numbered in the order of the files."""
     from sparsefed.core.types import Arrays
 
     train, test = _split(content, TRAIN), _split(content, TEST)
@@ -61,7 +61,7 @@ def read(content: Content) -> Arrays:
 
 
 def _split(content: Content, name: str) -> _Split:
-    """All files of a split, each turned into bytes before the next is read: as text they take many times the room."""
+    """Read all files of a split, each turned into bytes before the next: as text they take many times the memory."""
     parts = [part for part in leaf.each_user(content, name, _images) if len(part.y)]
     if not parts:
         raise DataError(f"femnist: none of the files {name} holds an image; {DATASET.by_hand}.")

@@ -1,4 +1,4 @@
-"""MNIST by its writers: the same 70 000 digits with the people of NIST who wrote them (Yadav and Bottou 2019, QMNIST).
+"""MNIST by its writers: its 70 000 digits with the people of NIST who wrote them (Yadav and Bottou 2019, QMNIST).
 
 539 writers have 19 to 131 training images each; the 297 writers of the test images are other people. The natural
 partition of handwriting, where FEMNIST cannot be had: digits only, and fewer writers.
@@ -22,7 +22,7 @@ FILE = DataFile("mnist_by_writer.npz", 11_553_448, "a487035ca0a8ae6f41c2f37c5b7b
 
 
 def read(content: Content) -> Arrays:
-    """The verified archive as arrays; its writers are the users."""
+    """Read the verified archive as arrays; its writers are the users."""
     from sparsefed.core.types import Arrays
 
     with npz.opened(io.BytesIO(content(FILE.name).tobytes())) as archive:

@@ -1,8 +1,8 @@
-"""Reddit comments by author, for next-word prediction: words, 10 a sequence, a vocabulary of 10 000.
+"""Reddit comments by author, for next-word prediction: 10 words per sequence, a vocabulary of 10 000.
 
 `reddit` is 20 227 comments of 3203 authors from Pushshift's monthly dumps (Baumgartner et al. 2020) of December 2005 to
 March 2006: one JSON line a comment, sorted by author and month, authors as numbers, addresses replaced by <url>,
-<email> and <phone>. `reddit_leaf` is what LEAF's scripts make of December 2017 (Caldas et al. 2018).
+<email> and <phone>. `reddit_leaf` is the output of LEAF's scripts for December 2017 (Caldas et al. 2018).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Shakespeare's lines by speaker, for next-character prediction: 80 characters a sequence, as in LEAF.
+"""Shakespeare's lines by speaker, for next-character prediction: 80 characters per sequence, as in LEAF.
 
 `shakespeare` is 7097 speeches of 299 speakers, the "tiny Shakespeare" of Karpathy's char-rnn split into speeches, one
-JSON line each, in the order of the plays. `shakespeare_leaf` is what LEAF's scripts make of the collected works (Caldas
-et al. 2018), a user a role.
+JSON line each, in the order of the plays. `shakespeare_leaf` is the output of LEAF's scripts for the collected works
+(Caldas et al. 2018), one user per role.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What data sets of text have in common: a config may cut them to another vocabulary and length of sequences."""
+"""The common part of text data sets: a config may cut them to another vocabulary and sequence length."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def text_set(
     name: str, parts: Callable[[Content], tuple[Texts, Texts]], vocabulary: int, length: int, **record: Any
 ) -> DataSet:
-    """The record of a text's training and test part, in its usual size; `record` is the rest of it."""
+    """Return the record of a text's training and test part, in its usual size; `record` is passed on to `DataSet`."""
 
     @cache  # so that two configs of the same size share one record, and with it one load
     def resized(tokens: int | None = None, longest: int | None = None) -> DataSet:

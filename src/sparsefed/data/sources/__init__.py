@@ -1,1 +1,1 @@
-"""Where data files come from, and where they are looked for."""
+"""The sources of data files, and the folders in which they are looked for."""

@@ -13,12 +13,12 @@ from sparsefed.data.sources.mirror import CHUNK, download
 
 
 def archive(url: str, timeout: float = 30.0) -> Source:
-    """The files inside the archive, wherever they lie in it."""
+    """Return a source of the files inside the archive, in whatever folder of it they lie."""
 
     def bring(files: Sequence[DataFile], scratch: Path, say: Say) -> Iterator[tuple[DataFile, Path]]:
         path = scratch / url.rpartition("/")[2]
         say(f"  downloading {path.name}")
-        # Nothing says how long the archive is. What it holds beside these files is small, and they do not grow when
+        # The archive's length is unknown. What it holds besides these files is small, and they do not grow when
         # packed; where only some are wanted, the others are as large.
         download(url, path, CHUNK + 8 * sum(file.size or 0 for file in files), say, timeout)
         yield from unpacked(path, files, scratch)
@@ -27,7 +27,7 @@ def archive(url: str, timeout: float = 30.0) -> Source:
 
 
 def unpacked(path: Path, files: Sequence[DataFile], scratch: Path) -> Iterator[tuple[DataFile, Path]]:
-    """Those files of an archive, one at a time, each only until the next is asked for."""
+    """Yield those files of an archive one at a time; each is deleted when the next is requested."""
     wanted = {file.name: file for file in files}
     try:
         with content.opened(path) as stream, members(stream) as found:

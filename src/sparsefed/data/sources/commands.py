@@ -1,4 +1,4 @@
-"""Running another program for a source: quietly, without questions, and with its own words where it fails."""
+"""Running another program for a source: quietly, without prompts, and reporting its own error message."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PATIENCE = 900.0  # seconds for one command
 def run(command: Sequence[str], folder: Path, settings: Mapping[str, str], marks: Sequence[str]) -> None:
     """Run a command in a folder, with more settings in its environment; raise SourceError if it fails.
 
-    `marks`: how lines start that say what went wrong, most telling first.
+    `marks` are the prefixes of the lines that report an error, most informative first.
     """
     try:
         done = subprocess.run(
@@ -37,7 +37,7 @@ def run(command: Sequence[str], folder: Path, settings: Mapping[str, str], marks
 
 
 def reason(tool: str, output: str, marks: Sequence[str]) -> str:
-    """Why a command failed, in its own words: the first line that it marked as an error, or else its last line.
+    """Return why a command failed, in its own words: the first line marked as an error, or else its last line.
 
     >>> reason("apt-get", "Reading...\\nE: Failed to fetch x  No route to host\\nE: Some files failed.\\n", ["E: "])
     'apt-get: Failed to fetch x  No route to host'

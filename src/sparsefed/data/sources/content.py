@@ -1,4 +1,4 @@
-"""The true content of a file, plain, gzipped or xz, compared with what is known of it.
+"""The decompressed content of a file, plain, gzipped or xz, verified against its known length and checksum.
 
 Everything goes through `verified`, which hashes as it reads: SHA-256 costs a tenth of decompressing, so even a load
 compares every byte and wrong data never gets further than here.
@@ -41,7 +41,7 @@ def glance(path: Path, file: DataFile) -> None:
         if not tail:
             raise DamagedError("is empty")
         return
-    if start == XZ_MAGIC:  # the length stands in an index that only decompressing checks: see that the end is there
+    if start == XZ_MAGIC:  # the length is in an index that only decompressing checks: see that the end is there
         if not tail.endswith(XZ_END):
             raise DamagedError("is cut short: its xz data end too early")
         return
@@ -59,7 +59,7 @@ def verify(path: Path, file: DataFile) -> None:
 
 
 def read(path: Path, file: DataFile) -> UInt8Array:
-    """The whole content in memory, verified and writable: [size]."""
+    """Read the whole content into memory, verified and writable: [size]."""
     content = np.empty(_known(file)[0], dtype=np.uint8)
     start = 0
     for chunk in verified(path, file):
@@ -83,7 +83,7 @@ def install(source: Path, file: DataFile, folder: Path) -> None:
 
 
 def verified(path: Path, file: DataFile) -> Iterator[bytes]:
-    """The content, chunk by chunk. Only one that is read to its end without DamagedError may be used."""
+    """Yield the content chunk by chunk; use it only once it was read to its end without DamagedError."""
     digest, seen = hashlib.sha256(), 0
     size, sha256 = _known(file)
     with opened(path) as stream:
@@ -101,7 +101,7 @@ def verified(path: Path, file: DataFile) -> Iterator[bytes]:
 
 @contextmanager
 def opened(path: Path) -> Iterator[IO[bytes]]:
-    """The decompressed stream; what goes wrong in reading it is DamagedError.
+    """Open the decompressed stream; raise DamagedError for whatever goes wrong in reading it.
 
     The first bytes decide whether it is compressed, not the name: browsers unzip files and keep their names.
     """

@@ -1,6 +1,6 @@
 """A source that is a Debian package, downloaded and unpacked without root and without touching the system.
 
-The system's package lists are used where they are there. Where they are empty or out of date (a fresh container),
+The system's package lists are used where they exist. Where they are empty or out of date (a fresh container),
 `apt-get update` fills private ones in the scratch folder. apt checks signatures; the caller checks the content again.
 """
 
@@ -14,7 +14,7 @@ from sparsefed.data.record import DataFile, Say, Source, SourceError
 from sparsefed.data.sources import commands
 
 TOOLS = ("apt-get", "dpkg-deb")
-# No sandbox user, who could not write to our folder; no lists in other languages; and an update that fails says so.
+# No sandbox user, who could not write to our folder; no lists in other languages; and a failed update is reported.
 MANNERS = (
     "APT::Sandbox::User=root",
     "APT::Update::Error-Mode=any",
@@ -26,7 +26,7 @@ MANNERS = (
 
 
 def debian_package(package: str, options: Sequence[str] = ()) -> Source:
-    """The files inside a package, wherever they lie in it; `options` are more apt settings, as `Key=value`."""
+    """Return a source of the files inside a package; `options` are more apt settings, as `Key=value`."""
 
     def bring(files: Sequence[DataFile], scratch: Path, say: Say) -> Iterator[tuple[DataFile, Path]]:
         for tool in TOOLS:
@@ -35,7 +35,7 @@ def debian_package(package: str, options: Sequence[str] = ()) -> Source:
         deb = _download(package, options, scratch, say)
         unpacked = scratch / "unpacked"
         _run(["dpkg-deb", "-x", str(deb), str(unpacked)], scratch)
-        deb.unlink()  # makes room for the decompressed files
+        deb.unlink()  # frees space for the decompressed files
         for file in files:
             path = next((p for s in ("", ".gz") for p in unpacked.rglob(file.name + s) if p.is_file()), None)
             if path is None:
@@ -46,7 +46,7 @@ def debian_package(package: str, options: Sequence[str] = ()) -> Source:
 
 
 def _download(package: str, options: Sequence[str], scratch: Path, say: Say) -> Path:
-    """The .deb in the scratch folder: by the system's lists if they know it, else by private new ones."""
+    """Download the .deb into the scratch folder: by the system's lists if they have it, else by private new ones."""
     for folder in ("state/lists/partial", "cache/archives/partial"):
         (scratch / folder).mkdir(parents=True)
     common = [f"Dir::Cache={scratch / 'cache'}", *MANNERS, *options]
@@ -64,7 +64,7 @@ def _download(package: str, options: Sequence[str], scratch: Path, say: Say) -> 
 
 
 def _update_and_download(package: str, settings: Sequence[str], scratch: Path) -> None:
-    """An update that fails for one of many repositories may still have brought the right list, so go on and see."""
+    """Update private lists, then download even if that failed: another repository may have brought the right list."""
     trouble = ""
     try:
         _apt(["update"], settings, scratch)

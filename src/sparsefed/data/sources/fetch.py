@@ -26,7 +26,7 @@ STALE = 86_400.0  # seconds after which a scratch folder belongs to a fetch that
 
 
 def fetch(dataset: DataSet, say: Say) -> Status:
-    """Fetch what is missing or damaged; raises one DataError that says what was tried if nothing works."""
+    """Fetch what is missing or damaged; if no source works, raise one DataError that lists what was tried."""
     if not dataset.files:
         say(f"{dataset.name} comes with {dataset.carried_by}; there is nothing to fetch.")
         return inventory.status(dataset)
@@ -35,12 +35,12 @@ def fetch(dataset: DataSet, say: Say) -> Status:
         now = inventory.status(dataset)
         say(f"{dataset.name} is already here, checksums verified: {now.location}")
         return now
-    # What a source brings, what it unpacks from that, and the copy that stays.
+    # The download, what is unpacked from it, and the copy that stays.
     needed = 3 * sum(file.size or 0 for file in wanted)
     try:
         _make_sure_of_room(places.home(dataset), needed)
         _try_all(dataset, wanted, say)
-    except OSError as error:  # sources report the network's errors as SourceError: what is left is this machine's
+    except OSError as error:  # sources report network errors as SourceError: the others are this machine's
         raise DataError(_local_trouble(dataset, needed, error)) from error
     now = inventory.status(dataset)
     say(f"{dataset.name} is ready, checksums verified: {now.location} ({now.size / 1e6:.1f} MB)")
@@ -48,14 +48,14 @@ def fetch(dataset: DataSet, say: Say) -> Status:
 
 
 def _make_sure_of_room(folder: Path, needed: int) -> None:
-    """Find out beforehand: a full disk makes sources fail in ways that look like something else."""
+    """Raise an error if the disk has too little room: a full disk makes sources fail in misleading ways."""
     folder.mkdir(parents=True, exist_ok=True)
     if shutil.disk_usage(folder).free < needed:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _try_all(dataset: DataSet, wanted: list[DataFile], say: Say) -> None:
-    """Go through the sources until nothing is wanted; what one of them brought is kept when the next is tried."""
+    """Try the sources in turn until no file is missing; what one of them brought is kept when the next is tried."""
     left, failures = list(wanted), []
     for source in dataset.sources:
         say(f"{dataset.name}: trying {source.title}")
@@ -72,7 +72,7 @@ def _try_all(dataset: DataSet, wanted: list[DataFile], say: Say) -> None:
 
 
 def _install_from(source: Source, files: tuple[DataFile, ...], folder: Path, say: Say) -> Iterator[DataFile]:
-    """Each file, once it is in its place."""
+    """Yield each file once it is in its place."""
     with _scratch(folder) as scratch:
         for file, path in source.bring(files, scratch, say):
             try:
@@ -84,7 +84,7 @@ def _install_from(source: Source, files: tuple[DataFile, ...], folder: Path, say
 
 @contextmanager
 def _scratch(folder: Path) -> Iterator[Path]:
-    """A folder inside `folder` that goes away again, with those of fetches that were killed long ago."""
+    """Make a temporary folder inside `folder`, and remove those of fetches that were killed long ago."""
     for old in folder.glob(f"{SCRATCH}*"):
         with suppress(OSError):  # a fetch that runs beside this one may be removing it too
             if time.time() - old.stat().st_mtime > STALE:

