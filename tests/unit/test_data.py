@@ -60,7 +60,10 @@ def no_leftovers(cache: Path) -> bool:
 
 def fetching_process(url: str) -> subprocess.Popen[bytes]:
     """Another process that fetches the tiny data set from a mirror."""
-    code = f"import sparsefed.data as d, tests.support.data_synthetic as s; d.fetch(s.tiny(d.fmnist.mirror({url!r})))"
+    code = (
+        "import sparsefed.data as data; from sparsefed.data.sources.mirror import mirror; "
+        f"from tests.support.data_synthetic import tiny; data.fetch(tiny(mirror({url!r})))"
+    )
     return subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parents[2])
 
 
