@@ -44,7 +44,7 @@ def test_the_python_of_the_readme_runs(tmp_path: Path) -> None:
     small = first.replace("rounds=20", "rounds=2")
     server = second.split("# The commands")[0]
     d = "sum(p.numel() for p in model.parameters())"
-    out = run(f"{small}\nupdates = torch.randn(12, {d})\n{server}\nprint(len(step.delta))", tmp_path)
+    out = run(f"{small}\nupdates = torch.randn(20, {d})\n{server}\nprint(len(step.delta))", tmp_path)
     assert "attack_accuracy" in out and (tmp_path / "server.safetensors").exists()
 
 
