@@ -1,7 +1,7 @@
-"""Results as lines of JSON, a file a plan: read back, put in order, written in one step.
+"""Results as lines of JSON, one file per plan: read back, put in order, written atomically.
 
-A line is a run: where it stands in the plan, its key and what was measured. Nothing in it depends on when, where or
-how often the runner was interrupted, so equal cells make equal files.
+A line is a run: its position in the plan, its key and what was measured. Nothing in it depends on when, where or how
+often the runner was interrupted, so equal cells make equal files.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sparsefed.sweeps.cells import SweepCell
 from sparsefed.sweeps.plan import CellGroup, CellSlot, Metrics, SweepPlan, strongest
 
 CELLS, FAILED, TIMINGS = "cells", "failed", "timings.jsonl"
-BRIEFLY = ("test_accuracy", "attack_accuracy", "attack_mean", "converged")  # of runs that are not reported themselves
+BRIEFLY = ("test_accuracy", "attack_accuracy", "attack_mean", "converged")  # for runs that are not reported
 ROW = {"exhibit", "scale", "cell", "attack", "role", "seed", "key", "twins", "status", "metrics"}
 
 Row = Mapping[str, Any]
@@ -52,7 +52,7 @@ def read(file: Path) -> list[Row]:
 
 
 def write(out: Path, plan: SweepPlan, rows: Sequence[Row]) -> None:
-    """Write the lines of a plan, all of them or none."""
+    """Write the lines of a plan atomically."""
     text = "".join(json.dumps(row, allow_nan=False, ensure_ascii=False) + "\n" for row in rows)
     with disk(out):
         runs.write_atomically(path(out, plan), text.encode())
@@ -98,7 +98,7 @@ def seconds(out: Path, keys: Container[str]) -> float | None:
 
 
 class Ledger:
-    """What is known of the cells in a folder: read once, from their run folders and from earlier results."""
+    """The known state of the cells in a folder, read once from their run folders and from earlier results."""
 
     def __init__(self, out: Path, plans: Sequence[SweepPlan]) -> None:
         self._out = out
@@ -142,7 +142,7 @@ class Ledger:
         row = _row(plan, slot, "done", metrics | measures.versus(record, there), tuple(there))
         if _curved(plan, slot):
             row["curves"] = measures.curves(record, plan.curves)
-        if len(there) == len(others):  # otherwise a twin is still to come
+        if len(there) == len(others):  # otherwise a twin is still missing
             self._rows[name] = row
         return row
 
@@ -175,7 +175,7 @@ def _row(plan: SweepPlan, slot: CellSlot, status: str, metrics: Metrics, twins: 
 
 
 def _id(row: Row) -> str:
-    """Which line it is, and of which run."""
+    """Return the identity of a line: its place in the plan and its run."""
     return json.dumps([row[key] for key in ("exhibit", "scale", "cell", "role", "seed", "key", "attack")])
 
 
@@ -188,7 +188,7 @@ def slots(plan: SweepPlan, ledger: Ledger) -> list[CellSlot]:
 
 
 def _outcomes(plan: SweepPlan, group: CellGroup, ledger: Ledger) -> tuple[CellSlot, ...]:
-    """What is reported of a combination, once its search has ended; nothing if all of the search failed."""
+    """Return the reported runs of a combination once its search has ended; none if the whole search failed."""
     if not group.trials:
         return group.outcomes(None)
     rows = {slot.attack or "": ledger.row(plan, slot) for slot in group.trials}

@@ -1,4 +1,4 @@
-"""The workers, seen from the process that starts them: each with its share of the cores.
+"""The pool of worker processes, as seen by their parent; each gets its share of the cores.
 
 Messages are lines of JSON. A worker that ends before its cell does has failed that cell, and another takes its place.
 """
@@ -33,7 +33,7 @@ def cores() -> int:
 
 @dataclass(frozen=True)
 class Event:
-    """News of a cell: a round, its end, or why it failed."""
+    """An event of a cell: a round, its end, or why it failed."""
 
     kind: str  # 'round', 'done' or 'failed'
     key: str
@@ -45,7 +45,7 @@ class Event:
 
 
 class _Worker:
-    """One process, the cell that it runs, and a thread that puts its messages into the queue."""
+    """A worker process, the cell that it runs, and a thread that puts its messages into the queue."""
 
     def __init__(self, threads: int, messages: queue.SimpleQueue[tuple[_Worker, dict[str, Any] | None]]) -> None:
         self.cell: SweepCell | None = None
@@ -91,7 +91,7 @@ class _Worker:
 
 
 class Pool:
-    """Up to `jobs` workers, started when there is work for them."""
+    """A pool of up to `jobs` workers, started when there is work for them."""
 
     def __init__(self, jobs: int) -> None:
         self.jobs, self._threads = jobs, max(1, cores() // jobs)
@@ -100,7 +100,7 @@ class Pool:
 
     @property
     def free(self) -> int:
-        """How many more cells can be started."""
+        """Return how many more cells can be started."""
         return self.jobs - len(self.running)
 
     @property
@@ -141,7 +141,7 @@ class Pool:
         """Ask every worker to checkpoint and exit; kill those that have not after GOODBYE seconds."""
         for worker in self._workers:
             if worker.cell is None:
-                worker.process.kill()  # nothing to save, and torch takes its time to say goodbye
+                worker.process.kill()  # nothing to save, and torch is slow to exit
             else:
                 worker.process.terminate()
         for worker in self._workers:
@@ -155,7 +155,7 @@ class Pool:
 
 
 class LocalPool:
-    """A stand-in for `Pool` that runs one cell at a time in this process: for configs that hold live objects."""
+    """A substitute for `Pool` that runs one cell at a time in this process, for configs that hold live objects."""
 
     def __init__(self) -> None:
         from sparsefed import data

@@ -1,4 +1,4 @@
-"""One cell: a config becomes a run folder, whatever happens to it on the way becomes an event."""
+"""One cell: its config becomes a run folder, and its outcome an event."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def run(folder: Path, table: Mapping[str, Any], load: Load, on_round: OnRound) -
 
 
 def attempt(key: str, folder: Path, table: Mapping[str, Any], load: Load, on_round: OnRound) -> dict[str, Any]:
-    """Run a cell and return the event that tells how that ended: a cell that fails must not end the others."""
+    """Run a cell and return the event that describes its end: a failing cell must not stop the others."""
     began = time.monotonic()
     try:
         _await(folder)

@@ -1,8 +1,8 @@
-"""Runs plans: every cell that is not finished yet, several at a time, each for all plans that need it.
+"""The runner of plans: every unfinished cell is run, several at a time, once for all plans that need it.
 
-Whatever happens to this process, the same command goes on: finished cells are never run again, a cell that was cut off
-goes on from its checkpoint, and one that failed is tried again. A cell's failure is written down and does not stop the
-others; a disk that cannot be written to does.
+If this process is interrupted or killed, the same command resumes: finished cells are never run again, a cell that was
+cut off continues from its checkpoint, and one that failed is retried. A cell's failure is recorded and does not stop
+the others; a disk that cannot be written to does.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sparsefed.sweeps.ledger import Ledger
 from sparsefed.sweeps.plan import CellSlot, SweepPlan
 from sparsefed.sweeps.pool import Event, Workers, cores, pool
 
-REFRESH = 0.25  # seconds between two looks at the workers where nothing happens
+REFRESH = 0.25  # seconds between two polls of the workers while nothing happens
 
 
 def default_jobs() -> int:
@@ -88,7 +88,7 @@ def working_folder(folder: str | Path | None) -> Iterator[Path]:
 
 @contextmanager
 def _alone(out: Path) -> Iterator[None]:
-    """Refuse a second runner in a folder."""
+    """Hold the folder's lock, and refuse a second runner in it."""
     with results.disk(out):
         out.mkdir(parents=True, exist_ok=True)
         (out / ".lock").open("a").close()
@@ -97,7 +97,7 @@ def _alone(out: Path) -> Iterator[None]:
 
 
 class _Run:
-    """The state of one call of `run_plans`: who waits for what, and what has become of it."""
+    """The state of one call of `run_plans`: which cells wait, run, are done or failed."""
 
     def __init__(self, plans: Sequence[SweepPlan], out: Path, ledger: Ledger, on_progress: OnProgress) -> None:
         self._plans, self._out, self._ledger, self._on_progress = plans, out, ledger, on_progress
@@ -106,7 +106,7 @@ class _Run:
         self._titles: dict[str, str] = {}
         self._cells: dict[str, SweepCell] = {}
         self.waiting: list[SweepCell] = []  # the cells that can be run now, each once, in the order of the results
-        self.coming = 0  # how many more a search will ask for
+        self.coming = 0  # how many more cells follow from searches
         self._look()
         self._recall()
 
@@ -205,8 +205,7 @@ class _Run:
         return Progress("cells", done, done + still, shown, fields, left, ended, unit="cell")
 
     def _left(self, waiting: Sequence[SweepCell], running: Sequence[SweepCell], jobs: int) -> float | None:
-        """Seconds until the end: all rounds that are left at their rates, shared by the workers, of whom one may be
-        between two cells."""
+        """Estimate the seconds left: all remaining rounds at their rates, shared by the workers."""
         rates = [self._clock.rate(cell) for cell in (*waiting, *running)]
         known = [rate for rate in rates if rate is not None]
         if not known:
