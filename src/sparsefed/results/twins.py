@@ -61,10 +61,7 @@ def _compared(i: int, records: Sequence[RunRecord], rows: Sequence[SummaryRow]) 
 
 
 def _twin(run: RunRecord, records: Sequence[RunRecord], undefended: bool) -> int | None:
-    """Return the first otherwise equal run without attackers.
-
-    One with the attackers' goal is preferred: its test accuracy is measured on the same examples.
-    """
+    """Return the first equal run without attackers, preferably with the goal: it has the same test examples."""
     wanted = _essence(run, undefended)
     alike = [
         i

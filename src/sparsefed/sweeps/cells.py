@@ -45,11 +45,11 @@ class Combination:
     source: str  # what error messages call it
 
     def result(self, seed: int, variant: str | None = None) -> SweepCell:
-        """Return the cell of a run that is reported."""
+        """Return the cell of a reported run."""
         return self._cell({**self._attack(variant), "seed": seed})
 
     def trial(self, search_seed: int, variant: str, part: Table) -> SweepCell:
-        """Return the cell of a run of the search."""
+        """Return the cell of a trial of the search."""
         return self._cell({**bases.over(self._attack(variant), part), "seed": search_seed})
 
     def _attack(self, variant: str | None) -> Table:
@@ -60,7 +60,7 @@ class Combination:
 
 
 def cell(config: Config) -> SweepCell:
-    """Return the cell of a config; its name and its base make no difference.
+    """Return the cell of a config, regardless of its name and its base.
 
     >>> table = {"rounds": 2, "model": {"name": "cnn"}, "data": {"name": "digits"}}
     >>> cell(configs.parse(table)) == cell(configs.parse({**table, "name": "mine"}))

@@ -28,17 +28,17 @@ Row = Mapping[str, Any]
 
 
 def path(out: Path, plan: SweepPlan) -> Path:
-    """Return where the lines of a plan are."""
+    """Return the path of a plan's results file."""
     return out / plan.file
 
 
 def folder(out: Path, key: str) -> Path:
-    """Return where a cell is run."""
+    """Return the run folder of a cell."""
     return out / CELLS / key
 
 
 def read(file: Path) -> list[Row]:
-    """Return the lines of a results file; none where there is no file."""
+    """Return the lines of a results file; empty if there is no file."""
     if not file.exists():
         return []
     try:
@@ -68,7 +68,7 @@ def disk(out: Path) -> Iterator[None]:
 
 
 def trouble(out: Path, reason: str) -> RunError:
-    """Return the error of a disk that cannot be written to, for this reason."""
+    """Return the error for a disk that cannot be written to, with this reason."""
     return RunError(
         f"cannot write to {out} ({reason}); free some space or make it writable, then give the same command again: it "
         "goes on where it was. Or choose another folder with --out"
@@ -76,7 +76,7 @@ def trouble(out: Path, reason: str) -> RunError:
 
 
 def timing(line: str) -> tuple[str, float, int] | None:
-    """Return key, seconds and rounds from a line of the timings; None where it was cut off."""
+    """Return key, seconds and rounds from a line of the timings; None if the line was cut off."""
     try:
         entry: Any = json.loads(line)
         return str(entry["key"]), float(entry["seconds"]), int(entry["rounds"])
@@ -92,7 +92,7 @@ def timings(out: Path) -> list[tuple[str, float, int]]:
 
 
 def seconds(out: Path, keys: Container[str]) -> float | None:
-    """Return the seconds that these cells took together; None where none was timed."""
+    """Return the seconds that these cells took together; None if none was timed."""
     took = [seconds for key, seconds, _ in timings(out) if key in keys]
     return sum(took) if took else None
 
@@ -108,7 +108,7 @@ class Ledger:
         self.failed: dict[str, str] = {}  # the sentences of the cells that failed in this call, by key
 
     def forget(self, key: str) -> None:
-        """Read a cell anew when it is next looked at, because it has been run."""
+        """Forget a cell's cached record, because the cell has been run; it is read again on next use."""
         self._records.pop(key, None)
 
     def finished(self, cell: SweepCell) -> bool:
@@ -120,7 +120,7 @@ class Ledger:
         return self._records[key]
 
     def row(self, plan: SweepPlan, slot: CellSlot) -> Row | None:
-        """Return the line of a run that is finished or failed; None where it is neither."""
+        """Return the line of a run that is finished or failed; None if it is neither."""
         name = _id(_row(plan, slot, "done", {}))
         if name in self._rows:
             return self._rows[name]

@@ -94,7 +94,7 @@ def _outcome(each: Combination, seed: int, variant: str | None, kinds: tuple[Twi
 
 
 def strongest(trials: Mapping[str, Metrics]) -> str | None:
-    """Return the variant that a search settles on, see STRONGEST; of equals the first, and None if there is none.
+    """Return the variant that a search settles on, see STRONGEST; the first of equals, None if there is none.
 
     >>> strongest({"a": {"attack_mean": 0.5, "converged": True}, "b": {"attack_mean": 0.9, "converged": False}})
     'a'

@@ -108,7 +108,7 @@ class Pool:
         return [worker.cell for worker in self._workers if worker.cell is not None]
 
     def start(self, cell: SweepCell, folder: Path) -> None:
-        """Give a cell to a worker that has none."""
+        """Give a cell to an idle worker."""
         idle = next((worker for worker in self._workers if worker.cell is None), None)
         if idle is None:
             idle = _Worker(self._threads, self._messages)
@@ -116,7 +116,7 @@ class Pool:
         idle.give(cell, folder)
 
     def events(self, patience: float) -> Iterator[Event]:
-        """Yield what has happened since the last call; wait for the first event so many seconds at most."""
+        """Yield what has happened since the last call; wait for the first event at most that many seconds."""
         with suppress(queue.Empty):
             event = self._read(*self._messages.get(timeout=patience))
             while True:
@@ -173,11 +173,11 @@ class LocalPool:
         return [] if self._job is None else [self._job[0]]
 
     def start(self, cell: SweepCell, folder: Path) -> None:
-        """Take on a cell; it is run when its events are read."""
+        """Accept a cell; it is run when its events are read."""
         self._job = cell, folder
 
     def events(self, _: float) -> Iterator[Event]:
-        """Run the cell that was taken on, if any, and yield how it ended."""
+        """Run the accepted cell, if any, and yield how it ended."""
         from sparsefed.sweeps import run_cell
 
         if self._job is None:
@@ -188,7 +188,7 @@ class LocalPool:
         yield Event(end.pop("event"), **end)
 
     def close(self) -> None:
-        """Forget the cell that was taken on."""
+        """Forget the accepted cell."""
         self._job = None
 
 
@@ -197,7 +197,7 @@ Workers = Pool | LocalPool
 
 @contextmanager
 def pool(jobs: int, in_this_process: bool = False) -> Iterator[Workers]:
-    """Yield workers that are gone when the block is left, however that happens."""
+    """Yield workers that are stopped when the block is left, for whatever reason."""
     workers = LocalPool() if in_this_process else Pool(jobs)
     try:
         yield workers

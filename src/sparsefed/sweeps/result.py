@@ -32,7 +32,7 @@ class SweepResult(Report, described_by=__name__):
     problem: RunError | None = None  # a sentence about runs that failed
 
     def records(self) -> list[dict[str, Any]]:
-        """Return a flat record a run: its settings, its seed, whether it is done, and what was measured by name."""
+        """Return one flat record per run: its settings, its seed, whether it is done, and its measures by name."""
         return [{**row["cell"], SEED: row[SEED], "status": row["status"], **row["metrics"]} for row in self.rows]
 
     def chart(self, x: str | None = None, y: str = "test_accuracy", colour: str | None = None) -> alt.LayerChart:
@@ -100,5 +100,5 @@ def document(result: SweepResult) -> doc.Document:
 
 
 def numbers(result: SweepResult) -> list[dict[str, Any]]:
-    """Return what programs read: the records."""
+    """Return the records, for programs."""
     return result.records()

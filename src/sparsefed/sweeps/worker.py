@@ -30,7 +30,7 @@ Tell = Callable[..., None]
 
 
 def main() -> None:
-    """Do cells until the input ends."""
+    """Run cells until the input ends."""
     _die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is handled by the parent
     signal.signal(signal.SIGTERM, _interrupt)
