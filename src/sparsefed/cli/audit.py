@@ -58,7 +58,7 @@ def audit(
     out: Annotated[Path | None, typer.Option(help="Where all of it goes; by default runs/NAME-audit.")] = None,
     set_: Overrides = None,
 ) -> None:
-    """Which defense holds for CONFIG's model and data: each against the strongest attacks its threat model allows.
+    """Find the defense that holds for CONFIG's model and data, against the strongest attacks its threat model allows.
 
     Every defense meets CONFIG's attack and others with the same goal or none, N variants of each; the strongest is run
     again with other seeds. Ends with a matrix of all pairs, a recommendation with its reasons and limits, a page,

@@ -29,7 +29,7 @@ def certify(
     out: Annotated[Path | None, typer.Option(metavar="PAGE.html", help="Also as a page with charts.")] = None,
     set_: Overrides = None,
 ) -> None:
-    """How far attackers can drive the model, at most: the certified radius, with all that it rests on.
+    """Bound how far attackers can move the model: the certified radius, with all its assumptions.
 
     Without --share or --attackers, for as many attackers as SOURCE has. c is exact for one softmax layer, whose
     certified accuracy is shown too if there is a trained model (a run, or --train); for other models give c, or it is

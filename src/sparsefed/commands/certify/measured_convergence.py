@@ -8,7 +8,7 @@ Everything the theorem needs (`theory.convergence`) is known here or measured, a
               (diag p - p p^T) (x) x x^T, and the first factor has no eigenvalue above 1/2, which is approached
     f*        at least 0
     sigma^2   E |g|^2 = phi mean_i |g_i|^2 + (1 - phi) |grad f|^2 over cohorts of n of N devices, with phi = (N - n) /
-              (n (N - 1)). *Measured*: the largest at the models that are looked at. *For every model*: |g_i| <= sqrt 2
+              (n (N - 1)). *Measured*: the largest at the measured models. *For every model*: |g_i| <= sqrt 2
               mean_j |x_j| and |grad f|^2 <= 2 lambda_max(sum_j v_j x_j x_j^T), as |p - y|_2 <= sqrt 2
     delta     of each round, *measured*; k/d in the *worst case*
 
