@@ -214,7 +214,7 @@ def _headed(row: Entry) -> Iterator[str]:
 
 
 def _otherwise(row: Entry) -> Iterator[str]:
-    """Yield the parameters with which an attack needs other knowledge."""
+    """Yield the condition under which an attack needs other knowledge, and that knowledge."""
     if unless := row.get("otherwise"):
         yield f"[dim]if {escape(unless['when'])}:[/dim]"
         yield from unless["needs"] or ["nothing"]

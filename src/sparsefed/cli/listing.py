@@ -96,7 +96,7 @@ def check(
 
 
 def _how_to_get(status: Status) -> str:
-    """Return the command that fetches a data set, or the full instructions for it."""
+    """Return a sentence with the command that fetches a data set, or that explains how to get it."""
     fetch = f"sparsefed data fetch {status.name}"
     return (
         f"`{fetch}` gets it" if fetch in status.problem else f"`sparsefed data check {status.name}` says how to get it"

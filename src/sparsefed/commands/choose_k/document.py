@@ -149,7 +149,7 @@ def files(outcome: ChooseKResult) -> dict[str, str]:
 
 
 def numbers(outcome: ChooseKResult) -> dict[str, Any]:
-    """Return everything but the config; equal options give equal numbers."""
+    """Return everything but the config; equal configs and options give equal numbers."""
     best = outcome.knee
     return {
         "k": outcome.k,

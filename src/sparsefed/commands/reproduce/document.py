@@ -68,7 +68,7 @@ def _comparisons(judged: Judged) -> doc.TableCell:
 
 
 def _numbers(outcome: ExhibitResult) -> doc.Table:
-    """Return our numbers next to the paper's; a terminal omits columns that are equal in every row."""
+    """Return our numbers next to the paper's; a terminal omits names that are equal in every row."""
     heads, lines = columns(outcome), body(outcome)
     same = [head.ours is None and len({line[i] for line in lines}) == 1 < len(lines) for i, head in enumerate(heads)]
     every = [
