@@ -1,8 +1,8 @@
-"""The command line: parse -> config -> build -> loop. Holds no logic; errors a user can mend are one sentence.
+"""The command line: parse -> config -> build -> loop. Holds no logic; errors a user can fix are one sentence.
 
-Exit codes: 0 done; 2 a command, config, run folder or data set that must be mended first; 130 interrupted (Ctrl-C, or a
-polite kill) after saving. Every module beside `app` and `training` registers its commands when it is imported; the
-order of the imports is the order in `--help`.
+Exit codes: 0 done; 2 a command, config, run folder or data set that must be fixed first; 130 interrupted (Ctrl-C or
+SIGTERM) after saving. Every module besides `app` and `training` registers its commands when it is imported; the order
+of the imports is the order in `--help`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["app", "main"]
 
 
 def main() -> None:
-    """Entry point: a `SparseFedError` is a sentence on stderr and exit code 2, never a traceback."""
+    """Run the command line; a `SparseFedError` becomes a sentence on stderr and exit code 2, never a traceback."""
     logging.basicConfig(
         level=logging.WARNING, format="%(message)s", handlers=[RichHandler(console=errors, show_path=False)]
     )
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def _say_what_is_compiled() -> None:
-    """A wait that happens once is news, not a warning."""
+    """Print compilation messages plainly: a wait that happens once is news, not a warning."""
     logger = logging.getLogger("sparsefed.kernels.compilation")
     logger.addHandler(RichHandler(console=console, show_path=False, show_level=False, show_time=False))
     logger.propagate = False

@@ -1,4 +1,4 @@
-"""`python -m sparsefed.cli`."""
+"""The entry point of `python -m sparsefed.cli`."""
 
 from sparsefed.cli import main
 

@@ -1,4 +1,4 @@
-"""What all commands share: the application, its consoles, common arguments, and how an interruption ends."""
+"""Shared parts of all commands: the application, its consoles, common arguments, and the handling of interruptions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Exit codes: 0 done, 2 something to mend first (one sentence says what), 130 inte
 data_app = typer.Typer(no_args_is_help=True, help="Data sets: what there is, where it is, how to get it.")
 app.add_typer(data_app, name="data")
 
-INTERRUPTED = 130  # what shells call "ended by Ctrl-C"
+INTERRUPTED = 130  # the shells' exit code for "ended by Ctrl-C"
 
 console = Console()
 errors = Console(stderr=True)
@@ -44,17 +44,17 @@ Overrides = Annotated[
 
 
 def say(line: str) -> None:
-    """A line to the user, markup allowed."""
+    """Print a line for the user; markup is allowed."""
     console.print(line, highlight=False, soft_wrap=True)
 
 
 def wrote(path: Path, shown: Console = console) -> None:
-    """Tell of a file."""
+    """Print the path of a file that was written."""
     shown.print(f"wrote [bold]{escape(str(path))}[/bold]", highlight=False, soft_wrap=True)
 
 
 def show_and_save(result: Report, folder: Path) -> None:
-    """Show a result on the terminal, write its files, and tell of them."""
+    """Show a result on the terminal, write its files, and print their paths."""
     from sparsefed.reports.to_terminal import show
 
     show(result.document(), console)
@@ -64,7 +64,7 @@ def show_and_save(result: Report, folder: Path) -> None:
 
 @contextmanager
 def ended_politely() -> Iterator[None]:
-    """A polite kill, and a terminal that goes away, are treated like Ctrl-C: the state is saved first."""
+    """Treat SIGTERM, and a terminal that goes away, like Ctrl-C: the state is saved first."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -80,7 +80,7 @@ def ended_politely() -> Iterator[None]:
 
 @contextmanager
 def saved_if_interrupted(sentence: str) -> Iterator[None]:
-    """Work that loses nothing when it is ended: then the sentence says how to go on."""
+    """Run work that loses nothing when interrupted; then print a sentence on how to continue."""
     try:
         with ended_politely():
             yield

@@ -1,4 +1,4 @@
-"""`audit`: which defense holds for a config's model and data; and `demo`, a small one."""
+"""The commands `audit`, which finds the defense that holds for a config's model and data, and `demo`, a small audit."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def demo(
     set_: DemoOverrides = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Delete what is there, and start anew.")] = False,
 ) -> None:
-    """A small audit: Fashion-MNIST on 10 000 devices, 2 % of them compromised; four defenses, two attacks.
+    """Run a small audit: Fashion-MNIST on 10 000 devices, 2 % of them compromised; four defenses, two attacks.
 
-    Interrupted or killed, the same command goes on where it was; finished, it shows what came out again. With other
+    Interrupted or killed, the same command goes on where it was; finished, it shows the result again. With other
     settings, other runs are added beside those that are there.
     """
     from sparsefed.commands import audit as audits
@@ -58,13 +58,13 @@ def audit(
     out: Annotated[Path | None, typer.Option(help="Where all of it goes; by default runs/NAME-audit.")] = None,
     set_: Overrides = None,
 ) -> None:
-    """Which defense holds for CONFIG's model and data: each against the strongest attacks its threat model allows.
+    """Find the defense that holds for CONFIG's model and data, against the strongest attacks its threat model allows.
 
     Every defense meets CONFIG's attack and others with the same goal or none, N variants of each; the strongest is run
     again with other seeds. Ends with a matrix of all pairs, a recommendation with its reasons and limits, a page,
     audit.json and recommended.toml, which `sparsefed run` takes.
 
-    Interrupted or killed, the same command goes on; what is finished is never run again. A run that fails does not stop
+    Interrupted or killed, the same command goes on; finished runs are never repeated. A run that fails does not stop
     the others; then the exit code is 2, and the same command tries it again.
     """
     from sparsefed.commands import audit as audits

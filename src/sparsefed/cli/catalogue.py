@@ -1,5 +1,4 @@
-"""Every name a config can use, read off the literal dicts and the config's own records, so that what is listed is what
-there is."""
+"""The catalogue of every name a config can use, read from the registries and the config's own records."""
 
 from __future__ import annotations
 
@@ -50,7 +49,7 @@ KEYS = {
     "presets": "train.preset",
     "bases": "base",
 }
-ALSO = {"presets": ("bases",)}  # other kinds that a person may mean by the same word
+ALSO = {"presets": ("bases",)}  # other kinds that a user may mean by this word
 
 
 COLUMNS = ("name", "type", "default", "summary", "needs", "size", "engine", "parameters")
@@ -68,11 +67,11 @@ KNOWLEDGE = (
     "by side in [attack]."
 )
 CAPTIONS = {"defenses": RULES, "attacks": KNOWLEDGE}
-NARROW = len("honest updates")  # the longest need: the words beside it have more use for the space
+NARROW = len("honest updates")  # the longest need: the text beside it needs the space more
 
 
 def catalogue() -> dict[str, list[Entry]]:
-    """Kind -> entries with name, summary and parameters; last, every key of a config with its default."""
+    """Return kind -> entries with name, summary and parameters; last, every key of a config with its default."""
     return {
         "defenses": [
             {**_entry(name, info.builder, beside=info.usual), "paper": info.paper, "needs": list(info.needs)}
@@ -99,7 +98,7 @@ def catalogue() -> dict[str, list[Entry]]:
 
 
 def narrowed(entries: Mapping[str, list[Entry]], what: str) -> dict[str, list[Entry]]:
-    """One kind, or every entry of one name; all of it if nothing is asked for."""
+    """Return one kind, or every entry of one name; everything if neither is requested."""
     if not what:
         return dict(entries)
     if what in entries:
@@ -112,7 +111,7 @@ def narrowed(entries: Mapping[str, list[Entry]], what: str) -> dict[str, list[En
 
 
 def catalogue_tables(entries: Mapping[str, list[Entry]]) -> Iterator[Table]:
-    """One table for each kind."""
+    """Yield one table for each kind."""
     for kind, rows in entries.items():
         where = f" ({KEYS[kind]})" if kind in KEYS else ""
         table = Table(title=kind + where, title_justify="left", title_style="bold", show_lines=kind in CAPTIONS)
@@ -127,7 +126,7 @@ def catalogue_tables(entries: Mapping[str, list[Entry]]) -> Iterator[Table]:
 
 
 def _keys(table: type[BaseModel], usual: BaseModel | None, above: str = "") -> Iterator[Entry]:
-    """Every key of a table and of those in it, with the value it has in the usual config."""
+    """Yield every key of a table and of those in it, with its value in the default config."""
     for name, field in table.model_fields.items():
         inner, value = _table(field), getattr(usual, name, None)
         if inner is not None:
@@ -143,18 +142,18 @@ def _table(field: FieldInfo) -> type[BaseModel] | None:
 
 
 def _entry(name: str, builder: Callable[..., Any], skip: int = 0, beside: Mapping[str, Any] = NOTHING) -> Entry:
-    """`beside`: the parameters of the frame that have a default of their own here."""
+    """Return an entry; `beside` holds the common options that have a default of their own here."""
     found = [asdict(p) for p in parameters(builder, skip)]
     found += [{**asdict(p), "default": beside[p.name]} for p in parameters(CommonOptions) if p.name in beside]
     return {"name": name, "summary": _summary(builder), "parameters": found}
 
 
 def _model(name: str, builder: Callable[..., nn.Module]) -> Entry:
-    """With how many parameters it has for the examples it is usually given, and how updates are computed."""
+    """Return a model's entry, with its number of parameters for its usual examples and how updates are computed."""
     entry, info = _entry(name, builder, skip=2), model_info(builder)
     try:
         task = make_task(outline(lambda: builder(info.shape, info.classes)))
-    except (RuntimeError, ValueError):  # a model of other examples that does not state which
+    except (RuntimeError, ValueError):  # a model of other examples, which it does not state
         return {**entry, "size": "", "engine": ""}
     strange = unknown_layers(task)
     return {
@@ -165,7 +164,7 @@ def _model(name: str, builder: Callable[..., nn.Module]) -> Entry:
 
 
 def _attack(name: str, attacker: Attacker) -> Entry:
-    """The goal's parameters first, each marked with what it belongs to."""
+    """Return an attack's entry: the goal's parameters first, each marked with what it belongs to."""
     entry, unless = _entry(name, attacker.method, skip=1), attacker.otherwise
     wanted = [{**asdict(p), "of": "goal"} for p in parameters(attacker.goal, 1)]
     return {
@@ -206,7 +205,7 @@ def _cell(row: Entry, column: str) -> str:
 
 
 def _headed(row: Entry) -> Iterator[str]:
-    """What an attack is after, with its parameters, and then those of the way it goes about it."""
+    """Yield an attack's goal with its parameters, and then those of its method."""
     goal, given = row["goal"], row["parameters"]
     yield f"[bold]goal: {escape(goal['name'])}[/bold]\n  [dim]{escape(goal['summary'])}[/dim]"
     yield from (_parameter(p) for p in given if p["of"] == "goal")
@@ -215,13 +214,13 @@ def _headed(row: Entry) -> Iterator[str]:
 
 
 def _otherwise(row: Entry) -> Iterator[str]:
-    """The parameters with which an attack needs other knowledge."""
+    """Yield the condition under which an attack needs other knowledge, and that knowledge."""
     if unless := row.get("otherwise"):
         yield f"[dim]if {escape(unless['when'])}:[/dim]"
         yield from unless["needs"] or ["nothing"]
 
 
 def _parameter(found: Mapping[str, Any]) -> str:
-    """`name = default` and what it means."""
+    """Return `name = default` and what it means."""
     default = " (required)" if found["required"] else "" if found["default"] is None else f" = {found['default']}"
     return escape(found["name"] + default) + (f"\n  [dim]{escape(found['doc'])}[/dim]" if found["doc"] else "")

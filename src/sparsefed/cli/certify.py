@@ -1,4 +1,4 @@
-"""`certify`: how far attackers can drive a model, at most."""
+"""The command `certify`: how far attackers can move a model, at most."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def certify(
     out: Annotated[Path | None, typer.Option(metavar="PAGE.html", help="Also as a page with charts.")] = None,
     set_: Overrides = None,
 ) -> None:
-    """How far attackers can drive the model, at most: the certified radius, with all that it rests on.
+    """Bound how far attackers can move the model: the certified radius, with all its assumptions.
 
     Without --share or --attackers, for as many attackers as SOURCE has. c is exact for one softmax layer, whose
-    certified accuracy is told too where there is a trained model (a run, or --train); for other models give c, or it is
+    certified accuracy is shown too if there is a trained model (a run, or --train); for other models give c, or it is
     only estimated and the result is not a certificate.
     """
     from sparsefed.commands import certify as certificate

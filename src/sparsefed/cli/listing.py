@@ -1,4 +1,4 @@
-"""What there is: `list`, and the data sets (`data list`, `show`, `fetch`, `check`)."""
+"""The commands that list what there is: `list`, and the data sets (`data list`, `show`, `fetch`, `check`)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def list_(
     ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
-    """Every name a config can use, with its parameters: what it is, whose it is, what it needs."""
+    """List every name a config can use, with its parameters: what it is, whose it is, what it needs."""
     from sparsefed.cli.catalogue import catalogue, catalogue_tables, narrowed
 
     entries = narrowed(catalogue(), what)
@@ -37,7 +37,7 @@ def list_(
 
 @data_app.command("list")
 def data_list(as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False) -> None:
-    """The data sets, and whether they are on this machine."""
+    """List the data sets, and whether they are on this machine."""
     from dataclasses import asdict
 
     from sparsefed import data
@@ -65,7 +65,7 @@ def show(
     seed: Annotated[int, typer.Option(help="The seed of the deal.")] = 0,
     out: Annotated[Path | None, typer.Option(help="A picture: FILE.html, .png, .svg or .pdf.")] = None,
 ) -> None:
-    """Who would own what: the numbers of a partition, and a picture of devices against classes and of sizes."""
+    """Show who would own what: the numbers of a partition, and a picture of devices against classes and of sizes."""
     from sparsefed.reports import partitions
     from sparsefed.reports.to_terminal import rich_table
 
@@ -78,7 +78,7 @@ def show(
 
 @data_app.command()
 def fetch(name: Annotated[str, typer.Argument(metavar="NAME", help="The data set.", show_default=False)]) -> None:
-    """Bring a data set into the user's cache, verified; does nothing where it is there already."""
+    """Fetch a data set into the user's cache, verified; do nothing if it is there already."""
     from sparsefed import data
 
     _say_statuses([data.fetch(name, lambda line: say(escape(line)))])
@@ -96,7 +96,7 @@ def check(
 
 
 def _how_to_get(status: Status) -> str:
-    """Return the command that brings a data set, or that says in full how to."""
+    """Return a sentence with the command that fetches a data set, or that explains how to get it."""
     fetch = f"sparsefed data fetch {status.name}"
     return (
         f"`{fetch}` gets it" if fetch in status.problem else f"`sparsefed data check {status.name}` says how to get it"

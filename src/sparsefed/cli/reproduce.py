@@ -1,4 +1,4 @@
-"""`reproduce`: the paper's tables and figures."""
+"""The command `reproduce`: the paper's tables and figures."""
 
 from __future__ import annotations
 

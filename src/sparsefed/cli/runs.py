@@ -1,4 +1,4 @@
-"""Runs: `run`, `resume`, `report`."""
+"""The commands on runs: `run`, `resume`, `report`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that several commands need: trained one after the other under one view, shown, reported."""
+"""Runs that several commands need: trained one after the other under one progress view, shown, reported."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Plan(NamedTuple):
 
     config: Config
     folder: Path
-    create: bool  # otherwise it goes on from where its folder stands
+    create: bool  # otherwise it resumes from its folder
     overwrite: bool = False
 
     @property
@@ -34,7 +34,7 @@ class Plan(NamedTuple):
 
 
 def train_all(plans: list[Plan], shown: Console = console) -> None:
-    """Run one after the other under one progress view, after all have been built: what cannot work fails at once."""
+    """Run plans one after the other under one progress view; all are built first, so that errors appear at once."""
     from sparsefed import config as configs
     from sparsefed.reports.progress_view import ProgressView
 
@@ -56,7 +56,7 @@ def train_all(plans: list[Plan], shown: Console = console) -> None:
 
 
 def run_all(wanted: Mapping[Path, Config], shown: Console = console) -> None:
-    """Run every config into its folder under one progress view, those that are finished there not again."""
+    """Run every config into its folder under one progress view, skipping finished ones."""
     from sparsefed import config as configs
     from sparsefed import runs
 
@@ -97,7 +97,7 @@ def _run_one(plan: Plan, experiment: BuiltSimulation, following: _Following) -> 
 
 
 class _Following:
-    """How far runs that follow each other are, for the progress view."""
+    """The progress of consecutive runs, for the progress view."""
 
     def __init__(self, view: ProgressView, rounds: Mapping[str, int]) -> None:
         self._view, self._rounds, self._current = view, rounds, ""

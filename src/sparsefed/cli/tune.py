@@ -62,10 +62,10 @@ def tune(
     out: Annotated[Path | None, typer.Option(help="The search's folder; by default runs/NAME-tune.")] = None,
     set_: Overrides = None,
 ) -> None:
-    """Search the strongest attack against CONFIG's defense: every trial is a run with other parameters of its attack.
+    """Search for the strongest attack on CONFIG's defense: every trial is a run with other attack parameters.
 
     The first trial takes the parameters as they are in CONFIG, Optuna chooses the others, and hopeless trials are cut
-    short. What the attackers want, who they are and what they know stays as CONFIG says.
+    short. The attackers' goal, number and knowledge stay as in CONFIG.
 
     Ends with the trials that no other beats, strongest.toml, which `sparsefed run` takes, and a page with a chart of
     all trials. Interrupted or killed, the same command goes on; a larger --trials adds to what is there, and a smaller

@@ -1,1 +1,1 @@
-"""What the tool does with runs: audit, tune, choose k, certify, reproduce; each also a Python function."""
+"""The commands: audit, tune, choose k, certify, reproduce. Each is also a Python function."""

@@ -1,4 +1,4 @@
-"""What the Python function of every command shares: its subject, its folder, its progress, and the runs it needs."""
+"""Shared parts of every command's Python function: its subject, its folder, its progress, and the runs it needs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def run_all(wanted: Mapping[Path, Config], on_progress: OnProgress | None = None
 def run_into(
     folder: Path, experiment: BuiltSimulation, on_round: Callable[[RoundReport], None], rounds: int | None = None
 ) -> None:
-    """Run a built config into a folder from where the folder stands; with `rounds`, so far only and not evaluated."""
+    """Run a built config into a folder, resuming what is there; with `rounds`, only that far, not evaluated."""
     part = experiment if rounds is None else replace(experiment, rounds=rounds, evaluate=lambda theta: {})  # noqa: ARG005
     runs.run(
         folder,

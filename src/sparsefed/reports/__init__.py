@@ -1,6 +1,6 @@
-"""Documents, charts and pages: how results are shown. Judges nothing and trains nothing.
+"""Documents, charts and pages: the presentation of results. This package judges nothing and trains nothing.
 
-Importing this package is light: what draws (and Altair with it) is loaded when it is needed.
+Importing this package is cheap: the drawing modules, and Altair with them, are loaded on first use.
 """
 
 from __future__ import annotations

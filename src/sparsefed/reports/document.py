@@ -1,7 +1,7 @@
-"""A report as a value: a `Document` of sections, paragraphs, tables and figures, apart from how it is shown.
+"""A report as a value: a `Document` of sections, paragraphs, tables and figures, independent of its rendering.
 
 Every command builds one `Document`. `to_html`, `to_terminal`, `to_markdown` and `to_json` render it: a page shows all
-of it; a terminal the tables and sentences of the sections that are marked `terminal`, but no figures and no folds.
+of it; a terminal shows the tables and sentences of sections marked `terminal`, without figures and folds.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ Level = Literal["", "good", "fair", "poor"]  # how a terminal colours a cell: gr
 Kind = Literal["", "verdict", "note", "warning"]
 Style = Literal[
     "numbers", "facts", "prose", "lines"
-]  # numbers to the right; facts; sentences; on a terminal a line each
+]  # numbers to the right; facts; sentences; one line each on a terminal
 
 
 class Code(str):
-    """A piece of a paragraph that is to be typed."""
+    """A piece of a paragraph that is code or a command."""
 
     __slots__ = ()
 
 
 class Strong(str):
-    """A piece of a paragraph that stands out."""
+    """A piece of a paragraph that is emphasised."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True)
 class TableCell:
-    """A cell of a table: what is displayed, and what it says beyond that."""
+    """A cell of a table: its text, and how strongly it is to be marked."""
 
     text: str  # several lines where it has several
     value: Any = None  # the number behind the text, for programs
@@ -54,13 +54,13 @@ class Head:
     title: str
     left: bool = False  # aligned to the left also among numbers
     page_only: bool = False  # a terminal has no room for it
-    terminal_only: bool = False  # there it stands for several that a page has room for
+    terminal_only: bool = False  # replaces several columns that only a page has room for
     below: bool = False  # on a terminal its cells stand in brackets below those of the column before
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under named columns; the first cell of a row is its name."""
+    """A table: rows under named columns; the first cell of a row is its name."""
 
     caption: str
     head: tuple[Head, ...]
@@ -69,14 +69,14 @@ class Table:
     page_only: bool
 
     def on_page(self) -> Table:
-        """Return the table without what is for a terminal alone."""
+        """Return the table without the parts for a terminal alone."""
         kept = [i for i, head in enumerate(self.head) if not head.terminal_only]
         rows = tuple(tuple(row[i] for i in kept) for row in self.rows)
         return replace(self, head=tuple(self.head[i] for i in kept), rows=rows)
 
     @property
     def hot(self) -> bool:
-        """Whether cells are coloured by what they say."""
+        """Return whether any cell is coloured by its value."""
         return any(cell.heat is not None for row in self.rows for cell in row)
 
 
@@ -95,7 +95,7 @@ def table(
 
 @dataclass(frozen=True)
 class Paragraph:
-    """A sentence or several; `Code` and `Strong` pieces are set apart."""
+    """A paragraph of text; its `Code` and `Strong` pieces are set apart."""
 
     parts: tuple[str, ...]
     kind: Kind = ""
@@ -103,7 +103,7 @@ class Paragraph:
 
     @property
     def text(self) -> str:
-        """The words alone."""
+        """Return the text without its markup."""
         return "".join(self.parts)
 
 
@@ -113,7 +113,7 @@ def paragraph(*parts: str, kind: Kind = "", page_only: bool = False) -> Paragrap
 
 
 def note(text: str, page_only: bool = True) -> Paragraph:
-    """Return a paragraph that explains, in small; a terminal leaves it out unless told otherwise."""
+    """Return a small explanatory paragraph, which a terminal omits by default."""
     return Paragraph((text,), "note", page_only)
 
 
@@ -126,7 +126,7 @@ class Heading:
 
 @dataclass(frozen=True)
 class Bullets:
-    """A list."""
+    """A bulleted list."""
 
     lines: tuple[str, ...]
     page_only: bool = False
@@ -141,15 +141,15 @@ class Listing:
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart whose title becomes a heading and its subtitle the text alternative, with a caption and its numbers."""
+    """A chart with a caption and its numbers; its title becomes a heading, its subtitle the text alternative."""
 
     name: str  # part of file names and addresses
     chart: alt.TopLevelMixin
     caption: str
-    numbers: Table | None = None  # what is drawn, for those who cannot see it
+    numbers: Table | None = None  # what is drawn, for readers who cannot see it
 
     def spec(self) -> tuple[str, str, dict[str, Any]]:
-        """Return the title, the text alternative and the Vega-Lite specification without them."""
+        """Return the title, the text alternative, and the Vega-Lite specification without these two."""
         spec = self.chart.to_dict()
         title = spec.pop("title")
         alternative = title["subtitle"] if isinstance(title["subtitle"], str) else " ".join(title["subtitle"])
@@ -158,7 +158,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Fold:
-    """A part that opens on a click; a terminal leaves it out."""
+    """A part that opens on a click; a terminal omits it."""
 
     title: str
     blocks: tuple[Block, ...]
@@ -166,7 +166,7 @@ class Fold:
 
 @dataclass(frozen=True)
 class Side:
-    """Tables side by side where there is room."""
+    """Tables side by side, if there is room."""
 
     blocks: tuple[Block, ...]
 
@@ -175,13 +175,13 @@ Block = Paragraph | Heading | Bullets | Listing | Table | Figure | Fold | Side
 
 
 def fold(title: str, *blocks: Block, when: bool = True) -> tuple[Block, ...]:
-    """Return the blocks under a title that opens on a click, or as they are where they are not in the way."""
+    """Return the blocks under a title that opens on a click, or as they are unless `when`."""
     return (Fold(title, blocks),) if when and blocks else blocks
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a document under a heading of its own; one without blocks is left out."""
+    """A part of a document under its own heading; a section without blocks is omitted."""
 
     title: str
     blocks: tuple[Block, ...]
@@ -189,12 +189,12 @@ class Section:
 
     @property
     def id(self) -> str:
-        """The title as an address within the page."""
+        """Return the title as an anchor within the page."""
         return re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
 
 
 def section(title: str, *blocks: Block | Iterable[Block], terminal: bool = False) -> Section:
-    """Return a section of these blocks; an iterable among them gives its own, in order."""
+    """Return a section of these blocks; iterables among them are flattened, in order."""
     return Section(title, tuple(_flat(blocks)), terminal)
 
 
@@ -208,7 +208,7 @@ def _flat(blocks: Iterable[Block | Iterable[Block]]) -> Iterator[Block]:
 
 @dataclass(frozen=True)
 class Document:
-    """A whole report."""
+    """A whole report: a title, a lead and sections."""
 
     title: str
     lead: str
@@ -217,12 +217,12 @@ class Document:
 
     @property
     def sections(self) -> tuple[Section, ...]:
-        """The parts that have anything to show."""
+        """Return the parts that have anything to show."""
         return tuple(part for part in self.parts if part.blocks)
 
 
 def walk(blocks: Sequence[Block], folds: bool = True) -> Iterator[Block]:
-    """Yield every block in order, with those inside folds (unless left out), sides and figures."""
+    """Yield every block in order, including those inside folds (unless left out), sides and figures."""
     for block in blocks:
         if isinstance(block, Side) or (isinstance(block, Fold) and folds):
             yield from walk(block.blocks, folds)

@@ -1,6 +1,6 @@
-"""Tables whose cells are coloured by what they say: defenses against attacks, and test accuracy class by class.
+"""Tables with cells coloured by value: defenses against attacks, and test accuracy class by class.
 
-The number is always there too, and colour alone says nothing. Hot is always bad.
+The number is always shown too; colour is never the only information. Hot always means bad.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NOTHING = TableCell("–")
 
 
 def matrix_part(matrices: Sequence[Matrix]) -> Iterator[Block]:
-    """Yield all matrices that compare something, and the rule by which they do; nothing where nobody attacked."""
+    """Yield all matrices that compare something, and the rule of judgement; nothing if no run has attackers."""
     hostile = [matrix for matrix in matrices if matrix.attacked]
     yield from (Side(tuple(_tables(matrix))) for matrix in hostile if len(matrix.entries) > 1)
     if hostile:
@@ -37,7 +37,7 @@ def matrix_part(matrices: Sequence[Matrix]) -> Iterator[Block]:
 
 
 def _tables(matrix: Matrix) -> Iterator[Table]:
-    """Yield a matrix as heat maps: what attackers got, and what was left of the model."""
+    """Yield a matrix as heat maps: the attackers' accuracy, and the model's."""
     of = f" ({matrix.setting})" if matrix.setting else ""
     measured = {pair for pair, entry in matrix.entries.items() if entry.attack is not None}
     aimed = [attack for attack in matrix.attacks if any((d, attack) in measured for d in matrix.defenses)]
@@ -64,20 +64,20 @@ def _test_cell(matrix: Matrix, defense: str, attack: str) -> TableCell:
         return TableCell(text, entry.test, _warmth(matrix.behind(defense, attack), entry))
     lost, judgement = matrix.lost(defense, attack), judged(matrix, defense, attack)
     under = "" if lost is None else f"{points(-lost)} pt" if round(1000 * lost) else "none lost"
-    if entry.attack is None:  # an attack without targets is judged here, where its damage stands
+    if entry.attack is None:  # an untargeted attack is judged here, by its damage
         under = ", ".join(filter(None, [judgement or "", under]))
     return TableCell(text, entry.test, _warmth(lost, entry), LEVELS.get(judgement, ""), under)
 
 
 def _warmth(lost: float | None, entry: Entry) -> float | None:
-    """Return points lost as a colour: what a defense falls at is half of it, as it is for attack accuracy."""
+    """Return points lost as a heat: the threshold of a fall is half of it, as it is for attack accuracy."""
     if not entry.converged:
         return 1.0
     return None if lost is None else lost / (2 * FELL[1])
 
 
 def class_part(runs: Sequence[RunRecord], compared: Sequence[Comparison]) -> Iterator[Block]:
-    """Yield classes against runs, whichever are more in rows; nothing where no run measured it."""
+    """Yield classes against runs, the more numerous in rows; nothing if no run measured it."""
     named = zip(labels(runs), runs, strict=True)
     measured = {label: accuracies for label, run in named if (accuracies := class_accuracies(run))}
     names = list(dict.fromkeys(name for by_class in measured.values() for name in by_class))

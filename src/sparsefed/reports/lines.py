@@ -1,7 +1,7 @@
-"""How a chart looks, and the one that most are: named curves against the round, which answer to a pointer.
+"""The look of charts, and the most common kind: named curves against the round, with readings at the pointer.
 
-Every chart is drawn for a white page; a page in the dark recolours text and axes itself. The palette keeps a contrast
-of 3:1 to both and starts with the colours of Okabe and Ito (2008), which the colour-blind tell apart; dashes double it.
+Every chart is drawn for a white page; a dark page recolours text and axes itself. The palette has a contrast of
+3:1 to both and starts with the colours of Okabe and Ito (2008), safe for colour-blind readers; dashes double it.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from sparsefed.results.numbers import Curve, log_ticks, significant
 
 
 class Stroke(NamedTuple):
-    """How a line is drawn."""
+    """The look of a line: its colour and dashes."""
 
     color: str
     dash: tuple[int, int]
 
 
-MOST_POINTS = 400  # a curve; more cannot be seen
+MOST_POINTS = 400  # per curve; more cannot be seen
 MOST_IN_ALL = 3000  # points of a chart, so that a page of many runs stays light
 LEAST_POINTS = 40
-MOST_LINES = 12  # that a legend can name and an eye can follow
+MOST_LINES = 12  # that a legend can name and a reader can follow
 SIZE = {"width": 640, "height": 280}
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#b5609a", "#8c6d1f", "#7a6fd0", "#c0444c", "#7f7f7f")
 GREY = PALETTE[-1]
@@ -46,12 +46,12 @@ CONFIG: dict[str, Any] = {
 
 
 def stroke(i: int) -> Stroke:
-    """The look of the i-th of several lines."""
+    """Return the look of the i-th of several lines."""
     return Stroke(PALETTE[i % len(PALETTE)], DASHES[i % len(DASHES)])
 
 
 def points_each(lines: int) -> int:
-    """How many points a curve may have on a chart of so many.
+    """Return how many points each curve may have on a chart of that many lines.
 
     >>> points_each(3), points_each(60)
     (400, 50)
@@ -60,7 +60,7 @@ def points_each(lines: int) -> int:
 
 
 def log_axis(values: Sequence[float], title: str, format: str) -> alt.Y:
-    """A logarithmic axis; the padding keeps a flat curve off the frame and an all-equal domain from being empty."""
+    """Return a logarithmic axis; its padding keeps flat curves off the frame and the domain non-empty."""
     low, high = significant(min(values) / 1.25), significant(max(values) * 1.25)
     scale = alt.Scale(type="log", domain=[low, high], nice=False)
     return alt.Y("value:Q", title=title, axis=alt.Axis(format=format, values=log_ticks(low, high)), scale=scale)
@@ -73,7 +73,7 @@ def drawn(
     write: Callable[[float], str],
     title: alt.Title,
 ) -> alt.LayerChart:
-    """Named curves, and a rule that follows the pointer to the nearest round and tells every value there."""
+    """Draw named curves, with a rule that snaps to the round nearest to the pointer and lists every value there."""
     names = list(lines)
     long = [{"line": name, ROUND: t, "value": significant(v)} for name, points in lines.items() for t, v in points]
     looks = dict(zip(names, strokes, strict=True))
@@ -82,14 +82,14 @@ def drawn(
     base = alt.Chart(alt.InlineData(values=long)).encode(x=x, y=y, color=colours(looks))
     curves = base.mark_line(strokeWidth=2, clip=True).encode(strokeDash=dashes(looks))
     dots = base.mark_point(filled=True, size=50, opacity=1).transform_filter(hover)
-    # The tooltip tells the whole datum: Vega-Lite 6 loses text fields named one by one when the nearest is looked for.
+    # The tooltip shows the whole datum: Vega-Lite 6 loses text fields named one by one when the nearest is looked for.
     readings = alt.Chart(alt.InlineData(values=_readings(lines, write)))
     rule = readings.mark_rule(color=GREY, tooltip=alt.TooltipContent("data")).encode(x=x, opacity=seen)
     return dressed(alt.LayerChart(layer=[curves, rule.add_params(hover), dots]), title, names)
 
 
 def crowd(lines: Mapping[str, Curve], families: Mapping[str, str], y: alt.Y, title: alt.Title) -> alt.LayerChart:
-    """More curves than a legend can name: coloured by family, and the one nearest to the pointer named and lifted."""
+    """Draw more curves than a legend can name: coloured by family, with the one nearest to the pointer highlighted."""
     names = list(dict.fromkeys(families[name] for name in lines))
     long = [
         {RUN: name, "family": families[name], ROUND: t, "value": significant(v, 3)}
@@ -111,7 +111,7 @@ def crowd(lines: Mapping[str, Curve], families: Mapping[str, str], y: alt.Y, tit
 def dressed(
     chart: alt.LayerChart, title: alt.Title, names: Sequence[str], legend: Mapping[str, Any] = LEGEND
 ) -> alt.LayerChart:
-    """The chart with title, size and looks, its legend in as many columns as there is room for."""
+    """Return the chart with title, size and theme, its legend in as many columns as fit."""
     # Pixels of a column: the line, then a letter each up to the label limit. A page narrower than SIZE needs to know.
     column = 46 + 6.5 * min(36, max(map(len, names)))
     columns = {"columns": max(1, int(SIZE["width"] // column))}
@@ -121,7 +121,7 @@ def dressed(
 
 
 def share_axis(field: str, low: float = 0, high: float = 1) -> dict[str, Any]:
-    """A share between 0 and 1 on an axis, whose title is the field's name."""
+    """Return an axis for a share between 0 and 1, titled with the field's name."""
     axis = {"format": ".0%", "tickCount": 6, "labelFlush": False}
     return {"shorthand": f"{field}:Q", "title": field, "axis": axis, "scale": {"domain": [low, high]}}
 
@@ -141,7 +141,7 @@ def dashes(strokes: Mapping[str, Stroke], field: str = "line") -> alt.StrokeDash
 def marks(
     points: Sequence[Mapping[str, Any]], kinds: Mapping[str, tuple[str, str]], size: int, opacity: float
 ) -> alt.Chart:
-    """Draw points whose `kind` has a colour and a shape, with all that is known of them in the tooltip."""
+    """Draw points with a colour and a shape by `kind`, and all their fields in the tooltip."""
     used = [kind for kind in kinds if any(point["kind"] == kind for point in points)]
     scales = [alt.Scale(domain=used, range=[kinds[kind][i] for kind in used]) for i in range(2)]
     drawn: alt.Chart = (
@@ -172,7 +172,7 @@ def _nearest(fields: list[str]) -> alt.Parameter:
 
 
 def _readings(lines: Mapping[str, Curve], write: Callable[[float], str]) -> list[dict[str, Any]]:
-    """For each round on the chart the values of all lines, as the text that the pointer shows."""
+    """Return, for each round on the chart, the values of all lines as the text shown at the pointer."""
     at = {name: dict(points) for name, points in lines.items()}
     rounds = sorted({t for values in at.values() for t in values})
     told = ({name: write(values[t]) if t in values else "–" for name, values in at.items()} for t in rounds)

@@ -1,4 +1,4 @@
-"""The Pareto front of defenses: test accuracy against attack accuracy, those that another beats in both greyed."""
+"""The Pareto front of defenses: test accuracy against attack accuracy; dominated defenses are grey."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sparsefed.results.numbers import percent, significant, tenths
 
 TEST, ATTACK, DEFENSE = "Test accuracy", "Attack accuracy", "Defense"
 KINDS = {"not beaten": (PALETTE[0], "circle"), "beaten in both": (GREY, "square")}
-MOST_LABELS = 12  # names beside points; more would lie on each other
+MOST_LABELS = 12  # names beside points; more would overlap
 NEAR = (0.18, 0.05)  # of the axes: what a name takes, along and across
 SAID = (
     "Down and to the right is better. Each defense stands at the worst of the attacks that all of them met: the "
@@ -24,7 +24,7 @@ SAID = (
 
 
 class Point(NamedTuple):
-    """A defense by what it keeps and what it lets through."""
+    """A defense by its test accuracy and the attack accuracy it lets through."""
 
     name: str
     test: float
@@ -32,7 +32,7 @@ class Point(NamedTuple):
 
 
 def front(points: Sequence[Point]) -> list[Point]:
-    """Those that no other is at least as good as in both, and better in one; by ascending test accuracy.
+    """Return the points that no other dominates, by ascending test accuracy.
 
     >>> [p.name for p in front([Point("a", 0.9, 0.5), Point("b", 0.8, 0.1), Point("c", 0.8, 0.6)])]
     ['b', 'a']
@@ -47,9 +47,9 @@ def _beats(one: Point, other: Point) -> bool:
 
 
 def worst_cases(matrix: Matrix) -> list[Point]:
-    """Each defense at the worst of the attacks that all of them met; nothing where there is none or nothing to choose.
+    """Return each defense at the worst of the attacks that all of them met; empty if there is nothing to compare.
 
-    A defense that met fewer attacks than another would look better for it, so what not all met is left out.
+    A defense that met fewer attacks than another would look better for it, so attacks that not all met are left out.
     """
     met = {pair for pair, entry in matrix.attacked.items() if entry.test is not None}
     fit = [d for d in matrix.defenses if any((d, attack) in met for attack in matrix.hostile)]
@@ -67,14 +67,14 @@ def _worst(matrix: Matrix, defense: str, attacks: Sequence[str]) -> Point | None
 
 
 def fronts(matrices: Sequence[Matrix]) -> Iterator[alt.LayerChart]:
-    """A chart for each matrix that has defenses to choose from."""
+    """Yield a chart for each matrix that has defenses to choose from."""
     for matrix in matrices:
         if points := worst_cases(matrix):
             yield chart(points, f"What can be had{f' on {matrix.setting}' if matrix.setting else ''}")
 
 
 def chart(points: Sequence[Point], title: str) -> alt.LayerChart:
-    """Defenses by test and attack accuracy, the front as stairs."""
+    """Draw defenses by test and attack accuracy, with the front as stairs."""
     best = front(points)
     low, high = tenths([p.test for p in points])
     x = alt.X(**share_axis(TEST, low, high))
@@ -91,7 +91,7 @@ def chart(points: Sequence[Point], title: str) -> alt.LayerChart:
 
 
 def numbers_table(points: Sequence[Point]) -> Table:
-    """Return the points as a table, for those who cannot see them."""
+    """Return the points as a table, for readers who cannot see the chart."""
     best = front(points)
     rows = (
         (p.name, TableCell(percent(p.test), p.test), TableCell(percent(p.attack), p.attack), _kind(p, best))
@@ -101,7 +101,7 @@ def numbers_table(points: Sequence[Point]) -> Table:
 
 
 def crowds(points: Sequence[Point], width: float) -> list[list[Point]]:
-    """Points whose names would lie on each other, each group from left to right; `width` is the axis's.
+    """Group points whose names would overlap, each group from left to right; `width` is the axis's.
 
     >>> [_names(group) for group in crowds([Point("b", 0.82, 0.9), Point("c", 0.8, 0.2), Point("a", 0.8, 0.9)], 0.5)]
     ['c', 'a, b']
@@ -125,7 +125,7 @@ def _names(group: Sequence[Point]) -> str:
 
 
 def _labels(points: Sequence[Point], best: Sequence[Point], middle: float, high: float) -> Iterator[alt.Chart]:
-    """Names beside the points, on the side where there is room; those that would meet are one."""
+    """Yield names beside the points, on the side that has room; names that would overlap are merged."""
     named = points if len(points) <= MOST_LABELS else best[:MOST_LABELS]
     width = 2 * (high - middle)
     sides: dict[Literal["left", "right"], list[Point]] = {
@@ -135,7 +135,7 @@ def _labels(points: Sequence[Point], best: Sequence[Point], middle: float, high:
     for align, own in sides.items():
         if own:
             data = alt.InlineData(values=[_datum(p, best) for p in own])
-            # Two that meet do not overlap: names to the left of their points lie lower, but not on the axis.
+            # To avoid overlaps, names to the left of their points are lower, but not on the axis.
             dx, dy = (8, -8) if align == "left" else (-8, 3)
             yield alt.Chart(data).mark_text(align=align, dx=dx, dy=dy, baseline="bottom", fontSize=12, limit=400)
 

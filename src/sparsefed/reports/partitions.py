@@ -1,7 +1,7 @@
-"""A picture of a partition: devices against classes, and how large the devices are; and the few numbers beside it.
+"""Pictures of a partition: devices against classes, and the sizes of devices, with a few numbers.
 
-Everything is drawn from a `Portrait`: that of a config (`sparsefed data show`), or the one that a run has in its
-manifest. Examples that have no single class (tokens) are shown by their sizes alone.
+Everything is drawn from a `Portrait`: that of a config (`sparsefed data show`), or the one in a run's manifest.
+Examples that have no single class (tokens) are shown by the sizes of devices alone.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ HEIGHTS = "How many devices own how many examples."
 
 @dataclass(frozen=True)
 class Dealt:
-    """A partition with what is needed to look at it."""
+    """A partition with what is needed to draw it."""
 
-    title: str  # which data set, dealt how
+    title: str  # the data set and its partition
     portrait: Portrait
     classes: tuple[str, ...]
 
@@ -47,7 +47,7 @@ class Dealt:
 
 
 def deal(table: Mapping[str, Any], overrides: Sequence[str] = ()) -> Dealt:
-    """What a config with these tables would deal; nothing is trained."""
+    """Return the partition that a config with these tables would make; nothing is trained."""
     config = configs.parse({**table, "train": {"cohort": 1}}, overrides)
     chosen, arrays = config.data, data.load(configs.dataset(config))
     title = _how(arrays.name, chosen.partition, chosen.params, chosen.per_device)
@@ -57,7 +57,7 @@ def deal(table: Mapping[str, Any], overrides: Sequence[str] = ()) -> Dealt:
 
 
 def of_run(run: RunRecord) -> Dealt | None:
-    """What the run noted of its partition; None where it noted nothing, as older runs did."""
+    """Return the partition that the run recorded; None if it recorded none, as older runs did."""
     task, table = run.manifest.get("task", {}), run.config.get("data", {})
     classes = tuple(map(str, task.get("classes", ())))
     found = unpacked(task.get("partition"), len(classes))
@@ -70,7 +70,7 @@ def of_run(run: RunRecord) -> Dealt | None:
 
 
 def facts(dealt: Dealt) -> dict[str, str]:
-    """The few numbers, as text."""
+    """Return a few numbers of the partition, as text."""
     of = dealt.portrait
     found = {
         "devices": f"{of.devices:,}",
@@ -84,7 +84,7 @@ def facts(dealt: Dealt) -> dict[str, str]:
 
 
 def charts(dealt: Dealt) -> dict[str, alt.Chart]:
-    """Devices against classes where examples have one, and sizes, each with a title of its own."""
+    """Draw devices against classes, if examples have a class, and sizes; each with its own title."""
     told = _told(dealt.portrait)
     titles = {"devices": "Who owns which classes", "sizes": "How much the devices own"}
     parts = ({"devices": _mixtures(dealt)} if dealt.has_classes else {}) | {"sizes": _sizes(dealt.portrait)}
@@ -95,7 +95,7 @@ def charts(dealt: Dealt) -> dict[str, alt.Chart]:
 
 
 def chart(dealt: Dealt) -> alt.VConcatChart:
-    """Devices against classes above, sizes below, as one picture."""
+    """Draw devices against classes above and sizes below, as one picture."""
     parts = ([_mixtures(dealt)] if dealt.has_classes else []) + [_sizes(dealt.portrait)]
     title = alt.Title(dealt.title, subtitle=_told(dealt.portrait))
     whole: alt.VConcatChart = alt.vconcat(*parts, spacing=28).properties(title=title).configure(**CONFIG, legend=LEGEND)
@@ -103,7 +103,7 @@ def chart(dealt: Dealt) -> alt.VConcatChart:
 
 
 def save(dealt: Dealt, out: Path) -> Path:
-    """Write the picture; the name's ending says as what."""
+    """Write the picture in the format given by the file's ending."""
     format = out.suffix.removeprefix(".").lower()
     if format not in FORMATS:
         raise ConfigError(unknown("kind of picture", out.suffix, [f".{kind}" for kind in FORMATS]))
@@ -117,7 +117,7 @@ def html(dealt: Dealt) -> str:
 
 
 def facts_table(dealt: Dealt, caption: str) -> Table:
-    """Return the few numbers as a table."""
+    """Return the numbers of the partition as a table."""
     return table(caption, ("What", "How much"), facts(dealt).items(), "facts")
 
 
@@ -127,7 +127,7 @@ def _figures(dealt: Dealt, name: str) -> list[Figure]:
 
 
 def portraits(runs: Sequence[RunRecord]) -> Iterator[Block]:
-    """Yield the partitions that these runs had, each once."""
+    """Yield the partitions of these runs, each once."""
     found = [(label, dealt) for label, run in zip(labels(runs), runs, strict=True) if (dealt := of_run(run))]
     several = list(dict.fromkeys(dealt for _, dealt in found))
     for i, dealt in enumerate(several[:MOST_DRAWN], start=1):
@@ -152,7 +152,7 @@ def _spread(values: Spread) -> str:
 
 
 def _told(of: Portrait) -> str:
-    """The facts as a sentence."""
+    """Return the facts as a sentence."""
     told = f"{of.devices:,} devices own {_from_to(of.sizes)} examples each"
     return f"{told}, of {_from_to(of.classes)} class{'es' * (of.classes[2] > 1)}." if of.classes else f"{told}."
 
@@ -163,7 +163,7 @@ def _from_to(values: Spread) -> str:
 
 
 def _mixtures(dealt: Dealt) -> alt.Chart:
-    """Devices against classes."""
+    """Draw devices against classes."""
     of, classes = dealt.portrait, list(dealt.classes)
     cells = [
         {
@@ -190,9 +190,9 @@ def _mixtures(dealt: Dealt) -> alt.Chart:
 
 
 def _sizes(of: Portrait) -> alt.Chart:
-    """How many devices own how many examples."""
+    """Draw how many devices own how many examples."""
     wide = of.sizes[2] / of.sizes[0] > WIDE
-    room = 0 if wide else max(0, 5 - len(of.bars))  # a lonely bar is no wall
+    room = 0 if wide else max(0, 5 - len(of.bars))  # so that a single bar does not fill the chart
     low, high = max(of.bars[0][0] - room, -0.5), of.bars[-1][1] + room
     scale = alt.Scale(type="log" if wide else "linear", domain=[low, high], nice=False, zero=False)
     axis = alt.Axis(
@@ -211,7 +211,7 @@ def _sizes(of: Portrait) -> alt.Chart:
 
 
 def _ticks(low: float, high: float) -> list[int]:
-    """Whole numbers between the two, all of them or eight."""
+    """Return whole numbers between the two: all of them, or eight."""
     marks = int(high - low) if high - low <= 12 else 8
     step = (high - low - 1) / max(1, marks - 1)
     return sorted({round(low + 0.5 + i * step) for i in range(marks)})

@@ -1,4 +1,4 @@
-"""Charts as pictures, and files that a reader never meets half written."""
+"""Charts as picture files, written atomically."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 PICTURES = ("pdf", "png", "svg")
 FORMATS = ("html", *PICTURES)
-SHARP = 2  # pixels of a PNG a unit of the chart
+SHARP = 2  # PNG pixels per unit of the chart
 
 
 def picture(chart: alt.TopLevelMixin, format: str) -> bytes:
-    """A chart drawn as PNG, SVG or PDF."""
+    """Return a chart drawn as PNG, SVG or PDF."""
     if format == "svg":
         text = io.StringIO()
         chart.save(text, format="svg")
@@ -28,7 +28,7 @@ def picture(chart: alt.TopLevelMixin, format: str) -> bytes:
 
 
 def write(path: Path, data: bytes) -> Path:
-    """Write all of it or nothing, into a folder that is made where it is missing."""
+    """Write a file atomically, and create its folder if it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     runs.write_atomically(path, data)
     return path

@@ -1,4 +1,4 @@
-"""What a person sees while something long runs: one line for all of it, and one for each part at work."""
+"""The progress display of long tasks: one line for the whole, and one for each running part."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _COLOURS = {"attack": "red", "failed": "red"}  # of fields; others are green
 
 
 class ProgressView:
-    """Shows `Progress`: live on a terminal; elsewhere a line for each thing that happens.
+    """A view of `Progress`: live on a terminal; elsewhere one line per event.
 
     Args:
         console: Where to show it.
@@ -52,9 +52,9 @@ class ProgressView:
         self._bars.stop()
 
     def show(self, progress: Progress) -> None:
-        """Show how far it is now."""
+        """Show the current progress."""
         if self._shown is None or progress.total != self._shown.total:
-            # What was done before this call took none of its time.
+            # Work done before this call does not count in its speed.
             self._began, self._first = time.monotonic(), progress.done
             self._bars.reset(self._all)
         left = self._left(progress)
@@ -81,7 +81,7 @@ class ProgressView:
         width = max(12, self._console.width - 62)
         title = part.title if len(part.title) <= width else f"{part.title[: width - 1]}…"
         if line != self._all and self._bars.tasks[self._bars.task_ids.index(line)].description != title:
-            self._bars.reset(line)  # its clock starts anew
+            self._bars.reset(line)  # restarts its clock
         what = " ".join(
             f"[{_COLOURS.get(name, 'green')}]{escape(f'{name} {value}')}[/]" for name, value in part.fields.items()
         )
@@ -91,7 +91,7 @@ class ProgressView:
 
 
 class _Left(ProgressColumn):
-    """The time left, as estimated by who reports it."""
+    """The column with the remaining time, as estimated by the reporting task."""
 
     def render(self, task: Task) -> Text:
         left = task.fields.get("left")

@@ -1,4 +1,4 @@
-"""The parts of a page that let somebody do it again: configs, versions, commands."""
+"""The parts of a page that make a result reproducible: configs, versions, commands."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PINNED = ("torch", "numpy", "numba", "safetensors")
 
 
 def configs(runs: Sequence[RunRecord]) -> Iterator[Block]:
-    """Yield where the runs differ, and each config in full."""
+    """Yield the differences between the runs, and each config in full."""
     every = [dict(flat(run.config)) for run in runs]
     if len(runs) > 1:
         apart = [{key: each.get(key, "–") for key in differing(every)} for each in every]
@@ -30,7 +30,7 @@ def configs(runs: Sequence[RunRecord]) -> Iterator[Block]:
 
 
 def versions(runs: Sequence[RunRecord]) -> tuple[Block, ...]:
-    """Return with what the runs were made, and on what."""
+    """Return the versions and machines the runs were made with."""
     facts = [{key: str(run.manifest[key]) for key in FACTS if run.manifest.get(key) is not None} for run in runs]
     tables = (
         _facts_table("The runs", runs, facts),
@@ -55,7 +55,7 @@ def again(runs: Sequence[RunRecord]) -> Iterator[Block]:
 
 
 def _preparation(runs: Sequence[RunRecord]) -> list[str]:
-    """What brings back the code and the versions, where all runs agree on them."""
+    """Return the commands that restore the code and the versions, as far as all runs agree on them."""
     commits = {str(run.manifest.get("commit") or "") for run in runs}
     found = [_texts(run.manifest.get("versions")) for run in runs]
     pins = [f"{name}=={version.split('+')[0]}" for name in PINNED if (version := _agreed(found, name))]
@@ -70,7 +70,7 @@ def _agreed(facts: Sequence[Facts], key: str) -> str:
 
 
 def file_name(label: str) -> str:
-    """A label as the name of a file that a shell takes as it is.
+    """Return a label as a file name that needs no quoting in a shell.
 
     >>> file_name("krum (2)")
     'krum-2'
@@ -79,7 +79,7 @@ def file_name(label: str) -> str:
 
 
 def _facts_table(caption: str, runs: Sequence[RunRecord], facts: Sequence[Facts]) -> Table | None:
-    """Return named facts: a column a run, a row a run where they are many, or one column where all agree."""
+    """Return named facts: one column per run, one row per run if there are many, or one column if all agree."""
     names = keys(facts)
     if not names:
         return None

@@ -1,11 +1,11 @@
-"""What every result of a command can do: become a page, JSON, Markdown, a data frame, files, a view in a notebook.
+"""The base of every command's result: shown as a page, JSON, Markdown, a data frame, files, or in a notebook.
 
-A result class names the module that describes it, which is loaded when it is needed:
+A result class names the module that describes it, which is loaded on first use:
 
     class ChooseKResult(Report, described_by="sparsefed.commands.choose_k.document"): ...
 
-That module has `document(result) -> Document` and `records(result) -> list[dict]`, and may have `numbers(result)`, what
-programs read where that is more than the document, and `files(result)`, what `save` writes by name.
+That module has `document(result) -> Document` and `records(result) -> list[dict]`, and may have `numbers(result)`, the
+JSON for programs if that is more than the document, and `files(result)`, the files that `save` writes, by name.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class Report:
         return None if described is None else described(self)
 
     def document(self) -> Document:
-        """Return everything there is to read, for any of the renderers."""
+        """Return the whole result as a document, for any of the renderers."""
         described: Document = self._describe("document")
         return described
 
     def records(self) -> list[dict[str, Any]]:
-        """Return the result's rows, as `pandas.DataFrame` takes them."""
+        """Return the result's rows, in the form that `pandas.DataFrame` takes."""
         described: list[dict[str, Any]] = self._describe("records")
         return described
 
@@ -83,7 +83,7 @@ class Report:
         return framed(self.document())
 
     def save(self, folder: str | Path) -> list[Path]:
-        """Write the page, and whatever else belongs to the result, into a folder.
+        """Write the page, and the other files of the result, into a folder.
 
         Returns:
             The files that were written.

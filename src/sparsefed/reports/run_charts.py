@@ -1,4 +1,4 @@
-"""The charts of runs: which there are, and what each shows."""
+"""The charts of runs."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from sparsefed.results.matrix import matrices
 from sparsefed.results.numbers import Curve, binned, curve, finite, percent, perplexity, picked, times
 from sparsefed.results.summary import labels
 
-WHO = {  # what is drawn of the norms, from which key of a row
+WHO = {  # the norms that are drawn, by the key of a row
     "attackers": ("attacker_norm", Stroke("#c2357a", (1, 0))),
     "honest devices": ("honest_norm", Stroke(GREY, (1, 0))),
     "server's limit": ("budget", Stroke(PALETTE[0], (4, 5))),
 }
-MOST_NORMS = 6  # runs of which each has a chart of its norms; of more there is one of the ratios
+MOST_NORMS = 6  # up to so many runs have a chart of norms each; more share one of the ratios
 
 
 def charts(runs: Sequence[RunRecord]) -> dict[str, alt.LayerChart]:
-    """The charts that these runs have numbers for, by a name that can be part of a file's name.
+    """Return the charts that these runs have numbers for, by names that can be part of a file name.
 
-    `test-accuracy`, `test-perplexity` (text), `attack-accuracy`; `pareto-1`, ... (a setting each); `k-1`,
-    `clip-norm-1`, ... (runs that differ in these alone); `attack-landed`; `norms-1`, `norms-2`, ... (a run each, on one
-    scale) or `norm-ratio` (many runs); `clipped`.
+    `test-accuracy`, `test-perplexity` (text), `attack-accuracy`; `pareto-1`, ... (one per setting); `k-1`,
+    `clip-norm-1`, ... (runs that differ in these alone); `attack-landed`; `norms-1`, `norms-2`, ... (one per run, on
+    one scale) or `norm-ratio` (many runs); `clipped`.
     """
     check(runs)
     every = {
@@ -47,7 +47,7 @@ def charts(runs: Sequence[RunRecord]) -> dict[str, alt.LayerChart]:
 
 
 def check(runs: Sequence[RunRecord]) -> None:
-    """One clear error where there is nothing to report on."""
+    """Raise a `RunError` if there is nothing to report on."""
     if not runs:
         raise RunError("there is nothing to report on: no run was given; name at least one run folder")
     if empty := [run.name for run in runs if not run.rows]:
@@ -55,15 +55,15 @@ def check(runs: Sequence[RunRecord]) -> None:
 
 
 def _shares(runs: Sequence[RunRecord], key: str, axis: str, title: str) -> alt.LayerChart | None:
-    """One share between 0 and 1 against the round, a line a run."""
-    # An accuracy is shown as it was measured; a share of a small cohort jitters, so neighbours are put together.
+    """Draw a share between 0 and 1 against the round, one line per run."""
+    # Accuracies are shown as measured; shares of a small cohort jitter, so neighbours are binned.
     thin = picked if key.endswith("accuracy") else binned
     y = alt.Y("value:Q", title=axis, axis=alt.Axis(format=".0%"), scale=alt.Scale(domain=[0, 1]))
     return _curves(runs, [thin(curve(run.rows, key), points_each(len(runs))) for run in runs], y, percent, axis, title)
 
 
 def _perplexity(runs: Sequence[RunRecord]) -> alt.LayerChart | None:
-    """The perplexity of runs on text against the round, on a logarithmic scale."""
+    """Draw the perplexity of runs on text against the round, on a logarithmic scale."""
     found = [picked(curve(run.rows, "test_perplexity"), points_each(len(runs))) for run in runs]
     values = [value for points in found for _, value in points]
     if not values:
@@ -80,7 +80,7 @@ def _curves(
     what: str,
     title: str,
 ) -> alt.LayerChart | None:
-    """A curve a run, where there are any; named each, or by family where they are many."""
+    """Draw one curve per run, if there are any; each is named, or coloured by family if there are many."""
     names = labels(runs)
     lines = {label: points for label, points in zip(names, found, strict=True) if points}
     if not lines:
@@ -101,7 +101,7 @@ def _ends(lines: Mapping[str, Curve], write: Callable[[float], str]) -> str:
 
 
 def families(runs: Sequence[RunRecord]) -> list[str]:
-    """What many runs are coloured by: the defense, or the attack where that is the same in all."""
+    """Return what many runs are coloured by: the defense, or the attack if all have one defense."""
     for kind in ("defense", "attack"):
         named = [str((run.config.get(kind) or {}).get("name", "none")) for run in runs]
         if len(set(named)) > 1:
@@ -117,7 +117,7 @@ def _norms(runs: Sequence[RunRecord]) -> dict[str, alt.LayerChart | None]:
 
 
 def _norms_each(runs: Sequence[RunRecord]) -> dict[str, alt.LayerChart]:
-    """The lengths of updates, a chart a run, all on one logarithmic scale."""
+    """Draw the norms of updates, one chart per run, all on one logarithmic scale."""
     per_run = [_norm_curves(run) for run in runs]
     values = [value for lines in per_run for points in lines.values() for _, value in points]
     if not values:
@@ -144,7 +144,7 @@ def _norm_curves(run: RunRecord) -> dict[str, Curve]:
 
 
 def _norm_ratios(runs: Sequence[RunRecord]) -> alt.LayerChart | None:
-    """How long attackers' updates are over honest ones, a line a run."""
+    """Draw the ratio of attackers' to honest update norms, one line per run."""
     found = [binned(_ratios(run), points_each(len(runs))) for run in runs]
     values = [value for points in found for _, value in points]
     if not values:

@@ -1,4 +1,4 @@
-"""The report on runs: the verdict first, then what it rests on, then everything needed to do it again."""
+"""The report on runs: the verdict first, then its evidence, then everything needed to reproduce it."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ ATTACK_RULES = (
     "models: to that of the same run without attackers, and to the plain one, without attackers and defense. "
 )
 LONE = "Add the runs without attackers (`sparsefed run CONFIG.toml --twins`) for what is lost against them."
-PARTS = {  # which charts stand under which heading, by how their names begin
+PARTS = {  # the charts of each heading, by the start of their names
     "Curves": ("test-", "attack-accuracy"),
     "Pareto front": ("pareto-",),
     "What k and L cost and buy": ("k-", "clip-norm-"),
     "Norms": ("norm", "attack-landed", "clipped"),
 }
-SAID = {  # what a chart is read for, under it
+SAID = {  # the caption of each chart
     "test-accuracy": "Higher is better: the share of test data that the model gets right.",
     "test-perplexity": "Lower is better: e to the mean loss a token, as many tokens as the model hesitates between.",
     "attack-accuracy": "Lower is better: the share of the attackers' targets on which the model says what they want.",
@@ -74,13 +74,13 @@ MOST_NAMED = 12  # runs in the title
 
 @dataclass(frozen=True)
 class RunsReport(Report, described_by="sparsefed.reports.run_report"):
-    """Runs beside each other: what each came to, what attackers did, curves, configs, and how to run it again."""
+    """A comparison of runs: their results, what attackers did, curves, configs, and how to run them again."""
 
     runs: tuple[RunRecord, ...]
 
 
 def save(runs: Sequence[RunRecord], out: Path, format: str = "html") -> list[Path]:
-    """Write the report and say where: `out` itself for HTML, `out`'s stem with the chart's name for pictures."""
+    """Write the report and return its files: `out` itself for HTML, `out`'s stem plus a chart's name for pictures."""
     if format not in FORMATS:
         raise ConfigError(unknown("report format", format, FORMATS))
     check(runs)
@@ -100,12 +100,12 @@ def html(runs: Sequence[RunRecord]) -> str:
 
 
 def records(report: RunsReport) -> list[dict[str, Any]]:
-    """Return a row for each run, as `results.summary` has it."""
+    """Return a row for each run, as in `results.summary`."""
     return [asdict(row) for row in summary(report.runs)]
 
 
 def document(report: RunsReport) -> doc.Document:
-    """Return everything there is to read about runs."""
+    """Return the whole report on runs as a document."""
     runs = report.runs
     check(runs)
     names = labels(runs)
@@ -114,7 +114,7 @@ def document(report: RunsReport) -> doc.Document:
 
 
 def results(runs: Sequence[RunRecord]) -> doc.Document:
-    """Return what runs came to without what takes time to draw, for a terminal."""
+    """Return the results of runs without anything that takes time to draw, for a terminal."""
     compared, found = compare(runs), matrices(runs)
     parts = (
         doc.section("Summary", _summary(runs, found), terminal=True),
@@ -170,7 +170,7 @@ def _summary_table(rows: Sequence[SummaryRow]) -> doc.Table:
         "Attacker norm / honest norm",
         *(doc.Head(each, page_only=True) for each in ("Updates dropped", "Rounds", "Time")),
     ]
-    text = any(row.test_perplexity is not None for row in rows)  # a column of its own, where a run was on text
+    text = any(row.test_perplexity is not None for row in rows)  # a column of its own if any run was on text
     return doc.table(
         "What each run came to", head + ["Test perplexity"] * text, (_summary_cells(row)[: 9 + text] for row in rows)
     )
@@ -191,7 +191,7 @@ def _summary_cells(row: SummaryRow) -> tuple[str | doc.TableCell, ...]:
 
 
 def _attack(runs: Sequence[RunRecord], compared: Sequence[Comparison]) -> tuple[doc.Block, ...]:
-    """Return what the attackers did to each run that they were part of; nothing where nobody attacked."""
+    """Return what the attackers did in each attacked run; nothing if no run has attackers."""
     hit = [row for run, row in zip(runs, summary(runs), strict=True) if attacked(run)]
     if not hit:
         return ()
@@ -230,7 +230,7 @@ def _attack_cells(row: SummaryRow, beside: Comparison | None) -> Iterator[doc.Ta
 def _figures(
     drawn: Mapping[str, alt.LayerChart], begins: tuple[str, ...], runs: Sequence[RunRecord], found: Sequence[Matrix]
 ) -> Iterator[doc.Figure]:
-    """Yield the charts whose names begin so, each with what it is read for and the numbers behind it."""
+    """Yield the charts whose names begin so, each with its caption and the numbers behind it."""
     cases = [points for matrix in found if (points := worst_cases(matrix))]
     for name, chart in drawn.items():
         if name.startswith(begins):
@@ -241,7 +241,7 @@ def _figures(
 
 
 def _numbers(title: str, runs: Sequence[RunRecord], key: str) -> doc.Table:
-    """Return a few of the measured values, for those who cannot see the curves."""
+    """Return some of the measured values, for readers who cannot see the curves."""
     at = [dict(curve(run.rows, key)) for run in runs]
     rounds = [t for t, _ in picked([(t, 0.0) for t in sorted({t for values in at for t in values})], MOST_ROWS)]
     rows = (

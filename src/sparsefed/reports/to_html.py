@@ -1,8 +1,8 @@
-"""A document as one HTML file that works offline: one head, one stylesheet, one script, and sections in between.
+"""A document as one HTML file that works offline: one head, one stylesheet, one script, and the sections.
 
-A page carries the chart library once (or not at all where nothing is drawn), each chart as a JSON specification, and a
-content policy that forbids the browser every request. HTML cannot be written unescaped: text is escaped by `element`
-unless it is already `Html`.
+A page embeds the chart library once (or not at all if nothing is drawn), each chart as a JSON specification, and a
+content policy that forbids the browser every request. HTML cannot be written unescaped: `element` escapes text unless
+it is already `Html`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from sparsefed.reports import document as doc
 
 DRAWN = "data-chart"  # the attribute of a chart's specification; no text can hold it with its quotes
-LEAST_CONTENTS = 3  # sections from which a page says first what it has
+LEAST_CONTENTS = 3  # sections from which on a page has a table of contents
 
 
 class Html(str):
@@ -39,7 +39,7 @@ def element(tag: str, *children: str, **attributes: str) -> Html:
 
 
 def joined(children: Iterable[str], between: str = "") -> Html:
-    """Return the children one after the other, each escaped unless it is Html."""
+    """Return the concatenated children, each escaped unless it is Html."""
     return Html(between.join(child if isinstance(child, Html) else escape(child) for child in children))
 
 
@@ -61,13 +61,13 @@ def page(document: doc.Document) -> str:
 
 
 def framed(document: doc.Document, height: int = 640) -> str:
-    """Return the page as an element for a notebook, which it shares no styles or scripts with."""
+    """Return the page as an isolated element for a notebook, with which it shares no styles or scripts."""
     style = f"width:100%;height:{height}px;border:0"
     return element("iframe", srcdoc=page(document), style=style, title=document.title)
 
 
 def blocks_html(blocks: Iterable[doc.Block]) -> Html:
-    """Return blocks one after the other; charts that follow each other stand side by side where there is room."""
+    """Return the concatenated blocks; consecutive charts are side by side if there is room."""
     runs = ((drawn, list(several)) for drawn, several in groupby(blocks, lambda block: isinstance(block, doc.Figure)))
     return joined(
         element("div", *map(_block, several), class_="charts") if drawn else joined(map(_block, several))
@@ -112,9 +112,9 @@ def _table(table: doc.Table) -> Html:
 
 
 def cell_html(cell: doc.TableCell) -> Html:
-    """Return a cell, coloured between nothing at 0 and all of the page's `--hot` at 1.
+    """Return a cell, coloured from nothing at 0 to the page's full `--hot` at 1.
 
-    >>> cell_html(TableCell("42%", heat=0.42))
+    >>> cell_html(doc.TableCell("42%", heat=0.42))
     '<td style="--heat:42%">42%</td>'
     """
     colour = {} if cell.heat is None else {"style": f"--heat:{100 * min(1.0, max(0.0, cell.heat)):.0f}%"}
@@ -132,7 +132,7 @@ def _content(cell: doc.TableCell) -> Html:
 
 def _figure(figure: doc.Figure) -> Html:
     title, alternative, spec = figure.spec()
-    # The page decides the width; a chart on its own has one of its own.
+    # On a page, the page decides the width; a standalone chart keeps its own.
     spec |= {"width": "container", "autosize": {"type": "fit-x", "contains": "padding"}}
     place = element("div", class_="chart", id=f"chart-{figure.name}", data_told=f"{title}. {alternative}")
     data = element("script", script_json(spec), type="application/json", **{DRAWN: figure.name})
@@ -141,7 +141,7 @@ def _figure(figure: doc.Figure) -> Html:
 
 
 def script_json(value: Any) -> Html:
-    """Return JSON that may stand inside a script element: nothing in it can end the element or open a comment."""
+    """Return JSON that is safe inside a script element: nothing in it can end the element or open a comment."""
     text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     return Html(text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))
 

@@ -9,7 +9,7 @@ from sparsefed.reports.document import Block, Document, Figure, Fold, Side, Tabl
 
 
 def as_values(document: Document) -> dict[str, Any]:
-    """Return what `json.dumps` takes."""
+    """Return the document as values that `json.dumps` takes."""
     sections = [{"title": part.title, "blocks": [_block(each) for each in part.blocks]} for part in document.sections]
     return {"title": document.title, "lead": document.lead, "sections": sections}
 

@@ -1,4 +1,4 @@
-"""A document as Markdown, for a note, an issue or a README: all of it but the pictures, whose numbers are tables."""
+"""A document as Markdown, for a note, an issue or a README: everything but the pictures, whose numbers are tables."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sparsefed.reports import document as doc
 
 
 def markdown(document: doc.Document) -> str:
-    """Return the whole document."""
+    """Return the whole document as Markdown."""
     head = [f"# {_plain(document.heading or document.title)}", *([_plain(document.lead)] if document.lead else [])]
     parts = [text for part in document.sections for text in (f"## {_plain(part.title)}", *_texts(part.blocks))]
     return "\n\n".join([*head, *parts]) + "\n"
@@ -60,7 +60,7 @@ def _inline(part: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return text that Markdown shows as it is."""
+    """Return text escaped for Markdown."""
     return text.replace("\\", "\\\\").replace("<", "&lt;").replace("*", "\\*").replace("_", "\\_")
 
 

@@ -1,4 +1,4 @@
-"""A document on a terminal: first the tables, then the sentences, so that what matters most stands above the prompt."""
+"""A document on a terminal: first tables, then sentences, so that what matters most is right above the prompt."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def rich_table(table: Table) -> RichTable:
     made = RichTable(title=escape(table.caption) or None, title_justify="left")
     for i in shown:
         right = table.style == "numbers" and i > 0 and not table.head[i].left
-        # Heads of numbers are wrapped, so that names have the room that there is.
+        # Heads of number columns are wrapped to leave room for names.
         lines = textwrap.wrap(table.head[i].title, HEAD_WIDTH) if right else [table.head[i].title]
         title = escape("\n".join([*lines, *(["(paper)"] if i in pairs else [])]))
         made.add_column(title, justify="right" if right else "left", overflow="fold")

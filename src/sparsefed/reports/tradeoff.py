@@ -1,4 +1,4 @@
-"""What one parameter of a defense costs and buys, where runs differ in it alone: k, and the clipping norm L."""
+"""The cost and benefit of one parameter of a defense, over runs that differ in it alone: k, and the clipping norm L."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from sparsefed.results.summary import SummaryRow, attacked, summary
 
 DIALS = {"k": "k, the coordinates that a round may change", "clip_norm": "L, the norm that an update may have"}
 MEASURES = {"Test accuracy": PALETTE[0], "Attack accuracy": PALETTE[1]}
-MOST_CHARTS = 6  # a parameter
+MOST_CHARTS = 6  # per parameter
 SHARE = "Share"
 
 
 class Sweep(NamedTuple):
-    """Runs that differ in one parameter (and the seed) alone."""
+    """A group of runs that differ in one parameter (and the seed) alone."""
 
     dial: str  # its name, a key of DIALS
-    name: str  # of what is common to them
-    rows: Mapping[float, Sequence[SummaryRow]]  # by its value, ascending; a row a seed
+    name: str  # what is common to them
+    rows: Mapping[float, Sequence[SummaryRow]]  # by its value, ascending; one row per seed
 
 
 def sweeps(runs: Sequence[RunRecord], dial: str) -> list[Sweep]:
-    """The groups of runs in which this parameter takes several values."""
+    """Return the groups of runs in which this parameter takes several values."""
     values = [finite((run.config.get("defense") or {}).get(dial)) for run in runs]
     fit = [i for i, value in enumerate(values) if value is not None and value > 0]
     others = {i: {key: v for key, v in facts(runs[i]).items() if key != f"defense.{dial}"} for i in fit}
@@ -45,7 +45,7 @@ def sweeps(runs: Sequence[RunRecord], dial: str) -> list[Sweep]:
 
 
 def tradeoffs(runs: Sequence[RunRecord]) -> dict[str, alt.LayerChart]:
-    """A chart for each group of runs that differ in k, or in L, alone."""
+    """Draw a chart for each group of runs that differ in k, or in L, alone."""
     return {
         f"{dial.replace('_', '-')}-{i}": chart(sweep)
         for dial in DIALS
@@ -54,7 +54,7 @@ def tradeoffs(runs: Sequence[RunRecord]) -> dict[str, alt.LayerChart]:
 
 
 def chart(sweep: Sweep) -> alt.LayerChart:
-    """Test and attack accuracy against the parameter: means over seeds, with bars from the least to the most."""
+    """Draw test and attack accuracy against the parameter: means over seeds, with bars from minimum to maximum."""
     points = _points(sweep)
     kinds = [kind for kind in MEASURES if any(point["kind"] == kind for point in points)]
     x = _axis(sweep)

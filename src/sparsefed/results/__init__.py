@@ -1,1 +1,1 @@
-"""What the numbers of runs mean: summaries, twins, matrices, verdicts. Draws nothing."""
+"""The meaning of runs' numbers: summaries, twins, matrices, verdicts. This package draws nothing."""

@@ -1,4 +1,4 @@
-"""Which runs are alike in what, by their configs alone: the same setting, the same defense, the same attack."""
+"""Grouping of runs by their configs alone: equal settings, equal defenses, equal attacks."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 from sparsefed.core import toml
 from sparsefed.core.types import RunRecord
 
-ASIDE = ("name", "seed", "evaluate_every", "checkpoint_every")  # where runs that repeat each other may differ
+ASIDE = ("name", "seed", "evaluate_every", "checkpoint_every")  # keys in which repeated runs may differ
 Facts = Mapping[str, str]  # a config, flat: 'defense.k' -> '1000'
 
 
 def flat(config: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
-    """Every value of a config under its path, as TOML writes it."""
+    """Yield every value of a config under its dotted path, written as TOML."""
     for key, item in config.items():
         if isinstance(item, Mapping):
             yield from flat(item, f"{path}{key}.")
@@ -22,7 +22,7 @@ def flat(config: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]
 
 
 def facts(run: RunRecord, only: Sequence[str] = (), without: Sequence[str] = ()) -> dict[str, str]:
-    """A run's config, flat: some of its tables and keys, or all but some."""
+    """Return a run's config as flat facts: only some of its tables and keys, or all but some."""
     chosen = {
         key: item for key, item in run.config.items() if key not in (*ASIDE, *without) and (not only or key in only)
     }
@@ -30,22 +30,22 @@ def facts(run: RunRecord, only: Sequence[str] = (), without: Sequence[str] = ())
 
 
 def frozen(facts: Facts) -> Hashable:
-    """Facts as a key."""
+    """Return facts as a hashable key."""
     return tuple(sorted(facts.items()))
 
 
 def keys(facts: Iterable[Facts]) -> list[str]:
-    """Every key that one of them has, in order."""
+    """Return every key that occurs in any of the facts, in order of first occurrence."""
     return list(dict.fromkeys(key for each in facts for key in each))
 
 
 def differing(facts: Sequence[Facts]) -> list[str]:
-    """The keys on which they do not agree."""
+    """Return the keys on which the facts disagree."""
     return [key for key in keys(facts) if len({each.get(key) for each in facts}) > 1]
 
 
 def told_apart(named: Sequence[tuple[str, Facts]]) -> list[str]:
-    """The names; those that several have with what they differ in behind them.
+    """Return the names, with the differing facts appended to those that occur more than once.
 
     >>> told_apart([("krum", {"defense.f": "1"}), ("krum", {"defense.f": "2"}), ("mean", {})])
     ['krum (f = 1)', 'krum (f = 2)', 'mean']

@@ -1,14 +1,14 @@
-"""Defense x attack: what came out of each pair, and whether the defense held. Numbers only; draws nothing.
+"""The defense x attack matrix: the result of each pair, and whether the defense held. Numbers only; draws nothing.
 
 Runs that differ in their seed alone are one entry: the mean over the seeds. Both accuracies are those of the last
 evaluation, the model that one would use: where attackers gain at the end, a mean over an epoch would hide it. A matrix
 has one data set and one model; rows are defenses (and whatever else of the training differs), columns are attacks with
-what the attackers are granted.
+the attackers' number and knowledge.
 
-A defense *held* where attackers got at most 10 points more than they get for nothing and at most 5 points of test
-accuracy were lost; it *fell* where they got 50 points or the model lost 20 or did not converge; between them it held
-*in part*. Both are against the same defense without attackers where there is such a run; else the attackers are taken
-to get nothing for nothing, and accuracy is measured against the best of the matrix.
+A defense *held* where attackers gained at most 10 points over the baseline and at most 5 points of test accuracy were
+lost; it *fell* where they gained 50 points or the model lost 20 or did not converge; between them it held *in part*.
+Both are measured against the same defense without attackers where there is such a run; otherwise the baseline of attack
+accuracy is 0, and test accuracy is compared with the best of the matrix.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from sparsefed.results.summary import SummaryRow, attacked, summary
 
 NO_ATTACK = "no attack"
 TASK, THREAT = ("data", "model"), ("attack", "threat")
-HELD, FELL = (0.10, 0.05), (0.50, 0.20)  # attack accuracy beyond what comes for nothing, test accuracy lost
+HELD, FELL = (0.10, 0.05), (0.50, 0.20)  # attack accuracy beyond the baseline, test accuracy lost
 
 Judgement = Literal["held", "in part", "fell"]
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What runs with one defense and one attack came to; accuracies are means over their seeds."""
+    """The runs of one defense under one attack; accuracies are means over their seeds."""
 
     rows: tuple[SummaryRow, ...]
 
@@ -53,7 +53,7 @@ class Entry:
 
     @property
     def spread(self) -> float:
-        """The largest difference between two seeds, of attack or of test accuracy."""
+        """Return the largest difference between two seeds, in attack or in test accuracy."""
         measured = ([row.attack_accuracy for row in self.rows], [row.test_accuracy for row in self.rows])
         known = [[value for value in values if value is not None] for values in measured]
         return max((max(values) - min(values) for values in known if values), default=0.0)
@@ -61,48 +61,48 @@ class Entry:
 
 @dataclass(frozen=True)
 class Matrix:
-    """All pairs of one setting; `NO_ATTACK`, where there is such a run, is the first attack."""
+    """All pairs of one setting; `NO_ATTACK`, if there is such a run, is the first attack."""
 
-    setting: str  # what tells it from the other matrices; '' where it is the only one
+    setting: str  # what distinguishes it from the other matrices; '' if it is the only one
     defenses: tuple[str, ...]
     attacks: tuple[str, ...]
     entries: Mapping[tuple[str, str], Entry]
 
     @property
     def hostile(self) -> tuple[str, ...]:
-        """The attacks without `NO_ATTACK`."""
+        """Return the attacks without `NO_ATTACK`."""
         return tuple(attack for attack in self.attacks if attack != NO_ATTACK)
 
     @property
     def attacked(self) -> dict[tuple[str, str], Entry]:
-        """The entries under attack."""
+        """Return the entries under attack."""
         return {pair: entry for pair, entry in self.entries.items() if pair[1] != NO_ATTACK}
 
     def lost(self, defense: str, attack: str) -> float | None:
-        """Test accuracy lost, against the same defense without attackers or else the best of the matrix."""
+        """Return the test accuracy lost against the same defense without attackers, or else the best of the matrix."""
         calm, own = self.entries.get((defense, NO_ATTACK)), self.entries[defense, attack].test
         if calm is None or calm.test is None or own is None:
             return self.behind(defense, attack)
         return calm.test - own
 
     def behind(self, defense: str, attack: str) -> float | None:
-        """Test accuracy below the best of the matrix."""
+        """Return how far test accuracy is below the best of the matrix."""
         own = self.entries[defense, attack].test
         best = max((entry.test for entry in self.entries.values() if entry.test is not None), default=None)
         return None if own is None or best is None else best - own
 
     def gained(self, defense: str, attack: str) -> float | None:
-        """Attack accuracy beyond what comes for nothing."""
+        """Return the attack accuracy beyond the baseline: that of the same defense without attackers."""
         calm, own = self.entries.get((defense, NO_ATTACK)), self.entries[defense, attack].attack
         return None if own is None else own - ((calm.attack if calm else None) or 0.0)
 
 
 def judged(matrix: Matrix, defense: str, attack: str) -> Judgement | None:
-    """Whether a defense held against an attack, by the rule above; None where nothing was measured."""
+    """Return whether a defense held against an attack, by the rule above; None if nothing was measured."""
     if not matrix.entries[defense, attack].converged:
         return "fell"
     measured = (matrix.gained(defense, attack), matrix.lost(defense, attack))
-    # To a hundredth of a point: on the very edge, a last bit does not decide.
+    # Rounded to a hundredth of a point, so that floating point does not decide at the thresholds.
     known = [(round(value, 4), i) for i, value in enumerate(measured) if value is not None]
     if not known:
         return None
@@ -112,7 +112,7 @@ def judged(matrix: Matrix, defense: str, attack: str) -> Judgement | None:
 
 
 def judgements(matrix: Matrix) -> dict[str, Judgement]:
-    """Each defense by the worst that an attack did to it."""
+    """Return each defense's judgement under its worst attack."""
     order: tuple[Judgement, ...] = ("fell", "in part", "held")
     found = {pair: judged(matrix, *pair) for pair in matrix.attacked}
     worst = {name: [j for (defense, _), j in found.items() if defense == name and j] for name in matrix.defenses}
@@ -120,7 +120,7 @@ def judgements(matrix: Matrix) -> dict[str, Judgement]:
 
 
 def matrices(runs: Sequence[RunRecord]) -> list[Matrix]:
-    """The runs as matrices, one a setting, all in the order given."""
+    """Return the runs as matrices, one per setting, in the order given."""
     rows = summary(runs)
     tasks = [facts(run, only=TASK) for run in runs]
     named = told_apart([(_name(run, "data"), task) for run, task in zip(runs, tasks, strict=True)])
@@ -150,6 +150,6 @@ def _name(run: RunRecord, kind: str) -> str:
 
 
 def mean(values: Sequence[float | None]) -> float | None:
-    """The mean of what was measured."""
+    """Return the mean of the values that were measured."""
     known = [value for value in values if value is not None]
     return fmean(known) if known else None

@@ -1,4 +1,4 @@
-"""What is measured of a finished run, by name; how each measure is titled, written and computed."""
+"""The measures of a finished run by name: how each is titled, formatted and computed."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from sparsefed.results.numbers import (
 from sparsefed.results.summary import summary
 from sparsefed.results.twins import compare
 
-DIGITS = 6  # of a number in the results: no more can be read from some seeds, and the files stay small
+DIGITS = 6  # significant digits in the results: a few seeds support no more, and the files stay small
 MOST_POINTS = 50  # of a curve
 
 Write = Callable[[float | None], str]
 
 
 class Measure(NamedTuple):
-    """One metric."""
+    """A metric: its title, its format and what it means."""
 
     title: str
     write: Write
     about: str
-    share: bool = False  # whether an axis of it goes from 0 to 1
+    share: bool = False  # whether its axis goes from 0 to 1
 
 
 def _whole(value: float | None) -> str:
@@ -74,7 +74,7 @@ MEASURES: dict[str, Measure] = {
 
 
 def measure(name: str) -> Measure:
-    """The metric of that name; one that only a formula knows is written plainly.
+    """Return the metric of that name; one that is not in `MEASURES` (a formula's) gets a plain format.
 
     >>> measure("attack_mean").title, measure("largest_m").title
     ('Attack accuracy, mean', 'Largest m')
@@ -95,7 +95,7 @@ def _formulas(value: float | None) -> str:
 
 
 def metrics(record: RunRecord) -> dict[str, Any]:
-    """Return what was measured in a run, by the names of `MEASURES`."""
+    """Return what was measured in a run, under the names of `MEASURES`."""
     (row,) = summary([record])
     last: Mapping[str, Any] = next((each for each in reversed(record.rows) if "test_accuracy" in each), {})
     tests = [value for _, value in curve(record.rows, "test_accuracy")]
@@ -123,7 +123,7 @@ def metrics(record: RunRecord) -> dict[str, Any]:
 
 
 def versus(record: RunRecord, twins: Mapping[str, RunRecord]) -> dict[str, Any]:
-    """Return what the attack changed: the run beside its twins, `unattacked` and `plain`."""
+    """Return what the attack changed, by comparing the run with its twins `unattacked` and `plain`."""
     if not twins:
         return {}
     (compared, *_) = compare([record, *twins.values()])
@@ -143,7 +143,7 @@ def versus(record: RunRecord, twins: Mapping[str, RunRecord]) -> dict[str, Any]:
 
 
 def curves(record: RunRecord, names: tuple[str, ...]) -> dict[str, list[tuple[int, float]]]:
-    """Return some metrics round by round, thinned."""
+    """Return some metrics by round, thinned to `MOST_POINTS`."""
     thin = {name: picked(curve(record.rows, name), MOST_POINTS) for name in names}
     return {name: [(t, significant(value, DIGITS)) for t, value in line] for name, line in thin.items()}
 

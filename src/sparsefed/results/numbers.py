@@ -1,4 +1,4 @@
-"""Numbers on their way to a reader: what is not finite becomes None, long curves become short ones."""
+"""Numbers prepared for a reader: non-finite values become None, long curves are thinned, values are formatted."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from statistics import median
 from typing import Any
 
 Curve = Sequence[tuple[int, float]]  # (round, value), rounds ascending
-MOST_DECADES = 8  # with a tick, where a logarithmic axis shows powers of ten alone
+MOST_DECADES = 8  # at most so many ticks where a logarithmic axis shows powers of ten alone
 
 
 def finite(value: Any) -> float | None:
-    """The value as a float if it is a finite number, else None (JSON knows no NaN).
+    """Return the value as a float if it is a finite number, else None (JSON has no NaN).
 
     >>> finite(2), finite(float("nan")), finite(None)
     (2.0, None, None)
@@ -21,19 +21,19 @@ def finite(value: Any) -> float | None:
 
 
 def curve(rows: Iterable[Mapping[str, Any]], key: str) -> Curve:
-    """The rounds in which `key` was measured and is finite."""
+    """Return the rounds in which `key` was measured and is finite, with its values."""
     points = ((int(row["round"]), finite(row.get(key))) for row in rows)
     return [(round, value) for round, value in points if value is not None]
 
 
 def binned(points: Curve, most: int) -> Curve:
-    """At most `most` points: medians of runs of neighbours of equal length, for curves that jitter."""
+    """Return at most `most` points, each the median of equally many neighbours; for curves that jitter."""
     width = math.ceil(len(points) / most)
     return list(points) if width <= 1 else [_middle(points[i : i + width]) for i in range(0, len(points), width)]
 
 
 def picked(points: Curve, most: int) -> Curve:
-    """At most `most` of the points themselves, evenly spaced and the last one always among them.
+    """Return at most `most` of the points themselves, evenly spaced, always including the last.
 
     >>> picked([(1, 0.1), (2, 0.2), (3, 0.3), (4, 0.4), (5, 0.5)], most=3)
     [(1, 0.1), (3, 0.3), (5, 0.5)]
@@ -43,12 +43,12 @@ def picked(points: Curve, most: int) -> Curve:
 
 
 def significant(value: float, digits: int = 4) -> float:
-    """The value rounded to some significant digits, so that a page carries no more than it shows."""
+    """Return the value rounded to some significant digits, so that a page carries no more than it shows."""
     return float(f"{value:.{digits}g}")
 
 
 def tenths(shares: Sequence[float]) -> tuple[float, float]:
-    """The tenths between which the shares lie, none of them on an edge that is not 0 or 1.
+    """Return the tenths that enclose the shares, none of which is on an edge other than 0 or 1.
 
     >>> tenths([0.61, 0.7]), tenths([1.0])
     ((0.6, 0.8), (0.9, 1))
@@ -57,7 +57,7 @@ def tenths(shares: Sequence[float]) -> tuple[float, float]:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """1, 2 and 5 of each decade between the two; the decades alone where these are many, and then not all of them.
+    """Return ticks at 1, 2 and 5 of each decade; over many decades only powers of ten, and then not all of them.
 
     >>> log_ticks(0.6, 30)
     [1.0, 2.0, 5.0, 10.0, 20.0]
@@ -73,12 +73,12 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def shown(value: float | None, write: Callable[[float], str]) -> str:
-    """The written value, or a dash where there is none."""
+    """Return the formatted value, or a dash for None."""
     return "–" if value is None else write(value)
 
 
 def percent(value: float | None) -> str:
-    """A share as a person reads it.
+    """Format a share as a percentage.
 
     >>> percent(0.8125), percent(None)
     ('81.2%', '–')
@@ -87,7 +87,7 @@ def percent(value: float | None) -> str:
 
 
 def points(value: float | None) -> str:
-    """A difference of two shares, in points of a hundred.
+    """Format a difference of two shares in percentage points.
 
     >>> points(0.0312), points(-0.5)
     ('3.1', '-50.0')
@@ -96,7 +96,7 @@ def points(value: float | None) -> str:
 
 
 def length(value: float | None) -> str:
-    """A norm or a distance, which may be of any size.
+    """Format a norm or a distance, which may be of any size.
 
     >>> length(41234.5), length(1.234)
     ('41,200', '1.23')
@@ -105,7 +105,7 @@ def length(value: float | None) -> str:
 
 
 def perplexity(value: float | None) -> str:
-    """A perplexity as a person reads it.
+    """Format a perplexity.
 
     >>> perplexity(523.26), perplexity(4.567)
     ('523', '4.57')
@@ -114,7 +114,7 @@ def perplexity(value: float | None) -> str:
 
 
 def times(value: float | None) -> str:
-    """A ratio as a person reads it.
+    """Format a ratio.
 
     >>> times(12.34), times(0.5)
     ('12.3×', '0.50×')
@@ -123,7 +123,7 @@ def times(value: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """A time as a person reads it.
+    """Format a time in seconds.
 
     >>> duration(7.25), duration(72), duration(7260)
     ('7.2 s', '1 min 12 s', '2 h 1 min')
@@ -132,7 +132,7 @@ def duration(seconds: float | None) -> str:
 
 
 def traffic(value: float | None) -> str:
-    """Return a number of bytes as a person reads it.
+    """Format a number of bytes.
 
     >>> traffic(381464.0), traffic(None)
     ('381 kB', '–')

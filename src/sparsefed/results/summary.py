@@ -1,14 +1,14 @@
-"""What the runs came to, in numbers and in sentences: records in, values out; draws nothing.
+"""Summaries of runs in numbers: records in, values out; draws nothing.
 
-The rules, said again under the table of the report:
+The rules, repeated under the table of the report:
 - *final* is the last evaluated round;
-- the *last epoch* is the last rounds in which as many devices were asked as there are, or, where a run is no longer
-  than that or nobody knows, the last ceil(n / 10) of the n rounds in which the attack was evaluated;
+- the *last epoch* is the last rounds that together sample as many devices as there are; if a run is no longer than
+  that, or it is unknown, the last ceil(n / 10) of the n rounds in which the attack was evaluated;
 - the *norm ratio* is the median, over the rounds with attackers, of what they sent over what honest devices computed;
 - a run *did not converge* (DNC) if its test loss is not finite in its last evaluated round, or if it is finished and
-  not better than CHANCE times the model that always names the most frequent class;
-- *landed* and *share* are medians over the rounds with attackers, see `metrics.reach`;
-- the *outsized impact* is `metrics.outsized_impact` at the last evaluation.
+  not better than CHANCE times the model that always predicts the most frequent class;
+- *landed* and *share* are medians over the rounds with attackers, see `core.metrics.reach`;
+- the *outsized impact* is `core.metrics.outsized_impact` at the last evaluation.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class SummaryRow:
     dropped: int
     seconds: float | None
     by_chance: bool = False  # did not converge, though its loss is finite
-    landed: float | None = None  # of what attackers sent
-    share: float | None = None  # the attackers' of what was applied
+    landed: float | None = None  # the share of what attackers sent that was applied
+    share: float | None = None  # the attackers' part of what was applied
     impact: float | None = None  # the paper's OIF
     test_perplexity: float | None = None  # of text
 
@@ -56,15 +56,14 @@ class SummaryRow:
 
     @property
     def told_accuracy(self) -> str:
-        """Test accuracy for a person, marked where the run did not converge."""
+        """Return the test accuracy as text, marked if the run did not converge."""
         if self.by_chance:
             return f"{percent(self.test_accuracy)} DNC"
         return percent(self.test_accuracy) if self.converged else "DNC"
 
 
 def labels(runs: Sequence[RunRecord]) -> list[str]:
-    """A name for each run that no other has: one that is repeated gives way to those of the folders, and where these
-    are repeated too, gets a number behind it."""
+    """Return a unique name for each run: its own, its folder's where names repeat, or else one with a number."""
     names = [run.name for run in runs]
     folders = [run.folder.name if run.folder and names.count(run.name) > 1 else run.name for run in runs]
     names = folders if len(set(folders)) == len(runs) else names
@@ -76,18 +75,18 @@ def labels(runs: Sequence[RunRecord]) -> list[str]:
 
 
 def summary(runs: Sequence[RunRecord]) -> list[SummaryRow]:
-    """A row for each run, in the order given."""
+    """Return a row for each run, in the order given."""
     return [_row(label, run) for label, run in zip(labels(runs), runs, strict=True)]
 
 
 def attacked(run: RunRecord) -> bool:
-    """Whether anybody attacks in this run, as its config has it."""
+    """Return whether a run has attackers, according to its config."""
     threat = run.config.get("threat", {})
     return "attack" in run.config and any(threat.get(who) for who in WHO)
 
 
 def last_epoch(points: Curve, rounds: int | None) -> list[float]:
-    """The values of the last epoch, which takes so many rounds; without it, of the last ceil(n / 10) points.
+    """Return the values of the last epoch of `rounds` rounds; if that is unknown, of the last ceil(n / 10) points.
 
     >>> last_epoch([(10, 0.1), (20, 0.2), (30, 0.3), (40, 0.4)], rounds=20)
     [0.3, 0.4]
@@ -119,15 +118,15 @@ def summarise(
     planned: int | None = None,
     attacked: bool = False,
 ) -> SummaryRow:
-    """Summarise a run from its metrics alone, wherever they come from.
+    """Summarise a run from its metrics alone.
 
     Args:
         rows: The metrics of its rounds, in order.
-        facts: What is known of its task: the rounds of an `epoch`, `chance`, `influence` and so on.
-        name: What to call it.
-        status: 'finished' where it is; only then can it be no better than chance.
-        planned: The rounds it was to have.
-        attacked: Whether anybody attacks, without whom there is no outsized impact.
+        facts: The known facts of its task: the rounds of an `epoch`, `chance`, `influence` and so on.
+        name: Its label.
+        status: Only a 'finished' run can be judged no better than chance.
+        planned: The planned number of rounds.
+        attacked: Whether the run has attackers; without them there is no outsized impact.
     """
     test, attack, seconds = (curve(rows, key) for key in ("test_accuracy", "attack_accuracy", "seconds"))
     perplexity, tail = curve(rows, "test_perplexity"), last_epoch(attack, facts.get("epoch"))
@@ -171,7 +170,7 @@ def _impact(facts: Mapping[str, Any], attack: Curve) -> float | None:
 
 
 def _converged(rows: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether the last evaluated loss is finite; a loss that was measured but is None was NaN before it met JSON."""
+    """Return whether the last evaluated loss is finite; a measured loss that is None was NaN before it became JSON."""
     evaluated = [row for row in rows if any(row.get(key) is not None for key in EVALUATED)]
     return not evaluated or "test_loss" not in evaluated[-1] or finite(evaluated[-1]["test_loss"]) is not None
 
@@ -183,5 +182,5 @@ def _norm_ratio(rows: Iterable[Mapping[str, Any]]) -> float | None:
 
 
 def progress(row: SummaryRow) -> str:
-    """How far the run has come."""
+    """Return how many rounds the run has completed, as text."""
     return f"{row.rounds} rounds" if row.planned is None else f"{row.rounds} of {row.planned} rounds"

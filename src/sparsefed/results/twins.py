@@ -1,8 +1,8 @@
-"""A run under attack beside its twins: the same run without attackers, and that without a defense as well.
+"""Comparison of an attacked run with its twins: itself without attackers, and also without a defense.
 
 Twins are found among the runs of one report by their configs, which are alike in everything but name, threat, how often
 a run is evaluated or saved, and, for the second, the defense. The paper measures how far a poisoned model is from the
-unattacked one, its authors' code how far it is from the unattacked and undefended one: both are told.
+unattacked one, its authors' code how far it is from the unattacked and undefended one: both are reported.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ BESIDE = ("name", "evaluate_every", "checkpoint_every", "threat")  # where twins
 
 @dataclass(frozen=True)
 class Comparison:
-    """What the attack changed, each None where a twin or its model is not there."""
+    """The changes caused by an attack; each is None if a twin or its model is missing."""
 
     name: str  # of the attacked run, as in the summary
     unattacked: str | None  # the label of its twin
     drop: float | None  # of test accuracy: the twin's minus its own
     class_drops: Mapping[str, float]  # by class, where both runs measured it
-    learned_anyway: float | None  # attack accuracy of the twin: what the attackers would get for nothing
+    learned_anyway: float | None  # attack accuracy of the twin: the baseline
     to_unattacked: Distances | None
     to_plain: Distances | None  # to the model without attackers and without a defense
 
 
 def compare(records: Sequence[RunRecord]) -> list[Comparison]:
-    """A comparison for each attacked run that has a twin among the others, in the order given."""
+    """Return a comparison for each attacked run that has a twin among the others, in the order given."""
     rows = summary(records)
     found = (_compared(i, records, rows) for i, run in enumerate(records) if attacked(run))
     return [each for each in found if each is not None]
@@ -61,8 +61,7 @@ def _compared(i: int, records: Sequence[RunRecord], rows: Sequence[SummaryRow]) 
 
 
 def _twin(run: RunRecord, records: Sequence[RunRecord], undefended: bool) -> int | None:
-    """The first run that has no attackers and is otherwise the same; one that knows the attackers' goal comes first,
-    because its test accuracy is measured on the same examples."""
+    """Return the first equal run without attackers, preferably with the goal: it has the same test examples."""
     wanted = _essence(run, undefended)
     alike = [
         i
@@ -84,7 +83,7 @@ def _defense(run: RunRecord) -> str:
 
 
 def class_accuracies(run: RunRecord) -> dict[str, float]:
-    """The accuracy on each class at the last evaluation, by the class's name."""
+    """Return the accuracy on each class at the last evaluation, by the class's name."""
     names = run.manifest.get("task", {}).get("classes", [])
     measured = [row["class_accuracy"] for row in run.rows if row.get("class_accuracy")]
     if not measured or len(measured[-1]) != len(names):
@@ -99,7 +98,7 @@ def _class_drops(run: RunRecord, twin: RunRecord) -> dict[str, float]:
 
 
 def _apart(run: RunRecord, other: RunRecord) -> Distances | None:
-    """How far apart two models are; None where one has not been saved, or they are not of the same round."""
+    """Return how far apart two models are; None if one has not been saved, or they are not of one round."""
     if run.folder is None or other.folder is None:
         return None
     one, two = runs.load_state(run.folder), runs.load_state(other.folder)

@@ -1,4 +1,4 @@
-"""The verdict: two sentences from the numbers, with their limits in the same breath."""
+"""The verdict: two sentences made from the numbers, including their limits."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ SAID: Mapping[Judgement, str] = {"held": "held", "in part": "held in part", "fel
 
 
 def verdict(runs: Sequence[RunRecord]) -> list[str]:
-    """What came out and which defense held, two sentences a setting."""
+    """Return the results and which defense held, in two sentences per setting."""
     return told(matrices(runs))
 
 
 def told(found: Sequence[Matrix]) -> list[str]:
-    """Two sentences for each of the first matrices."""
+    """Return two sentences for each of the first matrices."""
     several = [sentence for matrix in found[:MOST_SETTINGS] for sentence in sentences(matrix)]
     rest = len(found) - MOST_SETTINGS
     return [*several, f"{rest} more settings are in the tables below."] if rest > 0 else several
 
 
 def sentences(matrix: Matrix) -> list[str]:
-    """A matrix in two sentences: the numbers, and what they mean."""
+    """Describe a matrix in two sentences: the numbers, and what they mean."""
     where = f"On {matrix.setting}: " if matrix.setting else ""
     if not matrix.attacked:
         return [f"{where}{_calm(matrix)}.", f"Whether a defense holds is not told without an attack; {_seeds(matrix)}."]
@@ -38,13 +38,13 @@ def sentences(matrix: Matrix) -> list[str]:
 
 
 def preliminary(rows: Sequence[SummaryRow]) -> str:
-    """Which runs are not finished; '' where all are."""
+    """Return a sentence that lists the unfinished runs; '' if all are finished."""
     still = [f"{row.name} ({progress(row)}, {row.status})" for row in rows if not row.finished]
     return f"Preliminary: not every run is finished: {', '.join(still)}." if still else ""
 
 
 def listed(words: Sequence[str]) -> str:
-    """Words as a sentence has them.
+    """Join words as an English list.
 
     >>> listed(["a", "b", "c"])
     'a, b and c'
@@ -63,13 +63,13 @@ def _calm(matrix: Matrix) -> str:
 
 
 def _each(matrix: Matrix) -> str:
-    """Every attacked pair."""
+    """Describe every attacked pair."""
     one = len(matrix.hostile) == 1
     each = [
         f"{defense if one else f'{defense} under {attack}'} {_outcome(entry)}"
         for (defense, attack), entry in matrix.attacked.items()
     ]
-    joint = ", and ".join(filter(None, [", ".join(each[:-1]), each[-1]]))  # each has an `and` of its own
+    joint = ", and ".join(filter(None, [", ".join(each[:-1]), each[-1]]))  # each already contains an `and`
     return f"Under the attack {matrix.hostile[0]}, {joint}" if one else f"Under attack, {joint}"
 
 
@@ -84,7 +84,7 @@ def _outcome(entry: Entry) -> str:
 
 
 def _extremes(matrix: Matrix) -> str:
-    """The defenses that fared worst and best, each under the attack that did most to it."""
+    """Describe the defenses that fared worst and best, each under its most harmful attack."""
     met = f"{counted(len(judgements(matrix)), 'defense')} met {counted(len(matrix.hostile), 'attack')}"
     aimed = [(e.attack, *pair) for pair, e in matrix.attacked.items() if e.attack is not None and e.converged]
     if not aimed:
@@ -98,7 +98,7 @@ def _extremes(matrix: Matrix) -> str:
 
 
 def _worst(found: Sequence[Case], choose: Callable[[list[Case]], Case]) -> list[Case]:
-    """The worst attack against each defense, by ascending accuracy."""
+    """Return the worst attack against each defense, by ascending accuracy."""
     defenses = dict.fromkeys(defense for _, defense, _ in found)
     return sorted(choose([each for each in found if each[1] == defense]) for defense in defenses)
 
@@ -125,7 +125,7 @@ def _who_held(matrix: Matrix) -> str:
 
 
 def _seeds(matrix: Matrix) -> str:
-    """How far the numbers can be trusted."""
+    """Describe how far the numbers can be trusted, given the number of seeds."""
     counts = [entry.seeds for entry in matrix.entries.values()]
     if max(counts) == 1:
         return "this is one seed, and a difference of a few points can be chance"

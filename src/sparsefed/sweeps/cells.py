@@ -1,6 +1,6 @@
-"""Cells: a run known by its config alone, and the combinations of settings that cells are made from.
+"""Cells: runs identified by their config alone, and the combinations of settings that cells are made from.
 
-Plans, exhibits and roles share cells that are equal; a changed config is another cell.
+Plans, exhibits and roles share equal cells; a changed config is a different cell.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from sparsefed.core.signatures import parameters
 
 Table = dict[str, Any]  # a part of a config
 Twin = Literal["unattacked", "plain"]
-KEY = 16  # hex digits: two of a million cells are alike by chance in one of 10^7 projects
-PROCESS = uuid.uuid4().hex  # part of the keys of cells that hold live objects, which no other process can have
+KEY = 16  # hex digits: among a million cells two keys collide in one of 10^7 projects
+PROCESS = uuid.uuid4().hex  # in the keys of cells with live objects: unique to this process
 
 
 @dataclass(frozen=True)
 class SweepCell:
-    """One run: its config without a name, and the key that this gives it."""
+    """One run: its config without a name, and the key derived from it."""
 
     key: str
     config: Config
@@ -37,19 +37,19 @@ class SweepCell:
 
 @dataclass(frozen=True)
 class Combination:
-    """One value of each axis, with the config that they make, and how its attack is chosen."""
+    """One value of each axis, the config they make, and how its attack is chosen."""
 
     values: Mapping[str, Any]
     table: Table  # of a config, without the seed
     variants: Mapping[str, Table]  # of the attack; none: the attack as given
-    source: str  # for a sentence about it
+    source: str  # what error messages call it
 
     def result(self, seed: int, variant: str | None = None) -> SweepCell:
-        """Return the cell of a run that is reported."""
+        """Return the cell of a reported run."""
         return self._cell({**self._attack(variant), "seed": seed})
 
     def trial(self, search_seed: int, variant: str, part: Table) -> SweepCell:
-        """Return the cell of a run of the search."""
+        """Return the cell of a trial of the search."""
         return self._cell({**bases.over(self._attack(variant), part), "seed": search_seed})
 
     def _attack(self, variant: str | None) -> Table:
@@ -60,7 +60,7 @@ class Combination:
 
 
 def cell(config: Config) -> SweepCell:
-    """Return the cell of a config; its name and its base make no difference.
+    """Return the cell of a config, regardless of its name and its base.
 
     >>> table = {"rounds": 2, "model": {"name": "cnn"}, "data": {"name": "digits"}}
     >>> cell(configs.parse(table)) == cell(configs.parse({**table, "name": "mine"}))
@@ -73,7 +73,7 @@ def cell(config: Config) -> SweepCell:
 
 
 def twin(attacked: SweepCell, which: Twin) -> SweepCell | None:
-    """Return the same run without attackers, or without a defense as well; None where nobody attacks."""
+    """Return the run's twin without attackers, or also without a defense; None if the run has no attackers."""
     if not attacked.config.is_attacked:
         return None
     twins = configs.twins(attacked.config)
@@ -81,7 +81,7 @@ def twin(attacked: SweepCell, which: Twin) -> SweepCell | None:
 
 
 def _idle(config: Config) -> Config:
-    """Where nobody attacks, it matters what they would be after, but not how: variants of an attack share a twin."""
+    """Drop the attack's optional parameters except its goal's, so that all its variants share one twin."""
     if config.attack is None:
         return config
     attacker = configs.attacker(config.attack)

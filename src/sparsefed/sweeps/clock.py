@@ -1,4 +1,4 @@
-"""The seconds that a sweep still takes, from what rounds have cost so far."""
+"""An estimate of the seconds that a sweep still takes, from the cost of its rounds so far."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparsefed.sweeps.cells import SweepCell
 
 @dataclass
 class Clock:
-    """Seconds a round, by kind of cell: what costs time is data, model and training, less so the defense."""
+    """Seconds per round by kind of cell: data, model and training determine the cost, less so the defense."""
 
     rates: dict[str, list[float]] = field(default_factory=dict)
     began: dict[str, tuple[float, int]] = field(default_factory=dict)  # of running cells: when, from which round
@@ -31,13 +31,13 @@ class Clock:
         self.rates.setdefault(_kind(cell), []).append(seconds / max(rounds, 1))
 
     def rate(self, cell: SweepCell) -> float | None:
-        """Seconds a round of such a cell; by its own rounds, by cells of its kind, or by all."""
+        """Return the seconds per round of a cell: from its own rounds, from cells of its kind, or from all."""
         when, first = self.began.get(cell.key, (0.0, 0))
         heard = self.rounds.get(cell.key, 0) - first
         if heard > 0 and cell.key in self.began:
             return (time.monotonic() - when) / heard
         known = self.rates.get(_kind(cell)) or [each for every in self.rates.values() for each in every]
-        return median(known) if known else None  # the first of a worker also pays for compiling
+        return median(known) if known else None  # a worker's first cell also pays for compiling
 
 
 @functools.lru_cache(maxsize=10_000)

@@ -1,7 +1,7 @@
-"""Results as lines of JSON, a file a plan: read back, put in order, written in one step.
+"""Results as lines of JSON, one file per plan: read back, put in order, written atomically.
 
-A line is a run: where it stands in the plan, its key and what was measured. Nothing in it depends on when, where or
-how often the runner was interrupted, so equal cells make equal files.
+A line is a run: its position in the plan, its key and what was measured. Nothing in it depends on when, where or how
+often the runner was interrupted, so equal cells make equal files.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from sparsefed.sweeps.cells import SweepCell
 from sparsefed.sweeps.plan import CellGroup, CellSlot, Metrics, SweepPlan, strongest
 
 CELLS, FAILED, TIMINGS = "cells", "failed", "timings.jsonl"
-BRIEFLY = ("test_accuracy", "attack_accuracy", "attack_mean", "converged")  # of runs that are not reported themselves
+BRIEFLY = ("test_accuracy", "attack_accuracy", "attack_mean", "converged")  # for runs that are not reported
 ROW = {"exhibit", "scale", "cell", "attack", "role", "seed", "key", "twins", "status", "metrics"}
 
 Row = Mapping[str, Any]
 
 
 def path(out: Path, plan: SweepPlan) -> Path:
-    """Return where the lines of a plan are."""
+    """Return the path of a plan's results file."""
     return out / plan.file
 
 
 def folder(out: Path, key: str) -> Path:
-    """Return where a cell is run."""
+    """Return the run folder of a cell."""
     return out / CELLS / key
 
 
 def read(file: Path) -> list[Row]:
-    """Return the lines of a results file; none where there is no file."""
+    """Return the lines of a results file; empty if there is no file."""
     if not file.exists():
         return []
     try:
@@ -52,7 +52,7 @@ def read(file: Path) -> list[Row]:
 
 
 def write(out: Path, plan: SweepPlan, rows: Sequence[Row]) -> None:
-    """Write the lines of a plan, all of them or none."""
+    """Write the lines of a plan atomically."""
     text = "".join(json.dumps(row, allow_nan=False, ensure_ascii=False) + "\n" for row in rows)
     with disk(out):
         runs.write_atomically(path(out, plan), text.encode())
@@ -68,7 +68,7 @@ def disk(out: Path) -> Iterator[None]:
 
 
 def trouble(out: Path, reason: str) -> RunError:
-    """Return the error of a disk that cannot be written to, for this reason."""
+    """Return the error for a disk that cannot be written to, with this reason."""
     return RunError(
         f"cannot write to {out} ({reason}); free some space or make it writable, then give the same command again: it "
         "goes on where it was. Or choose another folder with --out"
@@ -76,7 +76,7 @@ def trouble(out: Path, reason: str) -> RunError:
 
 
 def timing(line: str) -> tuple[str, float, int] | None:
-    """Return key, seconds and rounds from a line of the timings; None where it was cut off."""
+    """Return key, seconds and rounds from a line of the timings; None if the line was cut off."""
     try:
         entry: Any = json.loads(line)
         return str(entry["key"]), float(entry["seconds"]), int(entry["rounds"])
@@ -92,13 +92,13 @@ def timings(out: Path) -> list[tuple[str, float, int]]:
 
 
 def seconds(out: Path, keys: Container[str]) -> float | None:
-    """Return the seconds that these cells took together; None where none was timed."""
+    """Return the seconds that these cells took together; None if none was timed."""
     took = [seconds for key, seconds, _ in timings(out) if key in keys]
     return sum(took) if took else None
 
 
 class Ledger:
-    """What is known of the cells in a folder: read once, from their run folders and from earlier results."""
+    """The known state of the cells in a folder, read once from their run folders and from earlier results."""
 
     def __init__(self, out: Path, plans: Sequence[SweepPlan]) -> None:
         self._out = out
@@ -108,7 +108,7 @@ class Ledger:
         self.failed: dict[str, str] = {}  # the sentences of the cells that failed in this call, by key
 
     def forget(self, key: str) -> None:
-        """Read a cell anew when it is next looked at, because it has been run."""
+        """Forget a cell's cached record, because the cell has been run; it is read again on next use."""
         self._records.pop(key, None)
 
     def finished(self, cell: SweepCell) -> bool:
@@ -120,7 +120,7 @@ class Ledger:
         return self._records[key]
 
     def row(self, plan: SweepPlan, slot: CellSlot) -> Row | None:
-        """Return the line of a run that is finished or failed; None where it is neither."""
+        """Return the line of a run that is finished or failed; None if it is neither."""
         name = _id(_row(plan, slot, "done", {}))
         if name in self._rows:
             return self._rows[name]
@@ -142,7 +142,7 @@ class Ledger:
         row = _row(plan, slot, "done", metrics | measures.versus(record, there), tuple(there))
         if _curved(plan, slot):
             row["curves"] = measures.curves(record, plan.curves)
-        if len(there) == len(others):  # otherwise a twin is still to come
+        if len(there) == len(others):  # otherwise a twin is still missing
             self._rows[name] = row
         return row
 
@@ -175,7 +175,7 @@ def _row(plan: SweepPlan, slot: CellSlot, status: str, metrics: Metrics, twins: 
 
 
 def _id(row: Row) -> str:
-    """Which line it is, and of which run."""
+    """Return the identity of a line: its place in the plan and its run."""
     return json.dumps([row[key] for key in ("exhibit", "scale", "cell", "role", "seed", "key", "attack")])
 
 
@@ -188,7 +188,7 @@ def slots(plan: SweepPlan, ledger: Ledger) -> list[CellSlot]:
 
 
 def _outcomes(plan: SweepPlan, group: CellGroup, ledger: Ledger) -> tuple[CellSlot, ...]:
-    """What is reported of a combination, once its search has ended; nothing if all of the search failed."""
+    """Return the reported runs of a combination once its search has ended; none if the whole search failed."""
     if not group.trials:
         return group.outcomes(None)
     rows = {slot.attack or "": ledger.row(plan, slot) for slot in group.trials}

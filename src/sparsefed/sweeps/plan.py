@@ -1,7 +1,7 @@
-"""Which runs a sweep needs, in the order in which its results are written, and which attack a search settles on.
+"""The runs that a sweep needs, in the order of its results, and the attack that a search settles on.
 
-For each combination: the trials of the search, a variant of the attack each; then, for each seed, the run that is
-reported and its twins. What is reported depends on the search, so it is known only once that is done.
+For each combination: the trials of the search, one per variant of the attack; then, for each seed, the reported run and
+its twins. What is reported depends on the search, so it is known only once that is done.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ Metrics = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class CellSlot:
-    """One line of the results: a run, and its role."""
+    """One line of the results: a run and its role."""
 
     values: Mapping[str, str]
     role: Role
-    attack: str | None  # the variant, or that it is fixed; None where nobody attacks
+    attack: str | None  # the variant, or FIXED; None without attackers
     seed: int
     cell: SweepCell
     twins: Mapping[Twin, SweepCell] = field(default_factory=dict)
@@ -53,12 +53,12 @@ class CellGroup:
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """Named runs in the order of their lines, and where these are written."""
+    """The named runs in the order of their lines, and the file these are written to."""
 
-    name: str  # also what every line and the title of every cell begin with
+    name: str  # also the start of every line and of every cell's title
     groups: tuple[CellGroup, ...]
     scale: str = ""  # in every line and in the file's name; '' where the plan has no scales
-    curves: tuple[str, ...] = ()  # the metrics whose way through the rounds belongs to the results
+    curves: tuple[str, ...] = ()  # the metrics whose curves belong to the results
 
     @property
     def file(self) -> str:
@@ -83,7 +83,7 @@ def group(
 
 
 def _outcome(each: Combination, seed: int, variant: str | None, kinds: tuple[Twin, ...]) -> Iterator[CellSlot]:
-    """The run that is reported and its twins."""
+    """Yield the reported run and its twins."""
     cell = each.result(seed, variant)
     possible = {kind: twin(cell, kind) for kind in kinds}
     twins = {kind: other for kind, other in possible.items() if other is not None}
@@ -94,7 +94,7 @@ def _outcome(each: Combination, seed: int, variant: str | None, kinds: tuple[Twi
 
 
 def strongest(trials: Mapping[str, Metrics]) -> str | None:
-    """Return the variant that a search settles on, see STRONGEST; of equals the first, and None if there is none.
+    """Return the variant that a search settles on, see STRONGEST; the first of equals, None if there is none.
 
     >>> strongest({"a": {"attack_mean": 0.5, "converged": True}, "b": {"attack_mean": 0.9, "converged": False}})
     'a'

@@ -1,4 +1,4 @@
-"""The workers, seen from the process that starts them: each with its share of the cores.
+"""The pool of worker processes, as seen by their parent; each gets its share of the cores.
 
 Messages are lines of JSON. A worker that ends before its cell does has failed that cell, and another takes its place.
 """
@@ -33,7 +33,7 @@ def cores() -> int:
 
 @dataclass(frozen=True)
 class Event:
-    """News of a cell: a round, its end, or why it failed."""
+    """An event of a cell: a round, its end, or why it failed."""
 
     kind: str  # 'round', 'done' or 'failed'
     key: str
@@ -45,7 +45,7 @@ class Event:
 
 
 class _Worker:
-    """One process, the cell that it runs, and a thread that puts its messages into the queue."""
+    """A worker process, the cell that it runs, and a thread that puts its messages into the queue."""
 
     def __init__(self, threads: int, messages: queue.SimpleQueue[tuple[_Worker, dict[str, Any] | None]]) -> None:
         self.cell: SweepCell | None = None
@@ -91,7 +91,7 @@ class _Worker:
 
 
 class Pool:
-    """Up to `jobs` workers, started when there is work for them."""
+    """A pool of up to `jobs` workers, started when there is work for them."""
 
     def __init__(self, jobs: int) -> None:
         self.jobs, self._threads = jobs, max(1, cores() // jobs)
@@ -100,7 +100,7 @@ class Pool:
 
     @property
     def free(self) -> int:
-        """How many more cells can be started."""
+        """Return how many more cells can be started."""
         return self.jobs - len(self.running)
 
     @property
@@ -108,7 +108,7 @@ class Pool:
         return [worker.cell for worker in self._workers if worker.cell is not None]
 
     def start(self, cell: SweepCell, folder: Path) -> None:
-        """Give a cell to a worker that has none."""
+        """Give a cell to an idle worker."""
         idle = next((worker for worker in self._workers if worker.cell is None), None)
         if idle is None:
             idle = _Worker(self._threads, self._messages)
@@ -116,7 +116,7 @@ class Pool:
         idle.give(cell, folder)
 
     def events(self, patience: float) -> Iterator[Event]:
-        """Yield what has happened since the last call; wait for the first event so many seconds at most."""
+        """Yield what has happened since the last call; wait for the first event at most that many seconds."""
         with suppress(queue.Empty):
             event = self._read(*self._messages.get(timeout=patience))
             while True:
@@ -141,7 +141,7 @@ class Pool:
         """Ask every worker to checkpoint and exit; kill those that have not after GOODBYE seconds."""
         for worker in self._workers:
             if worker.cell is None:
-                worker.process.kill()  # nothing to save, and torch takes its time to say goodbye
+                worker.process.kill()  # nothing to save, and torch is slow to exit
             else:
                 worker.process.terminate()
         for worker in self._workers:
@@ -155,7 +155,7 @@ class Pool:
 
 
 class LocalPool:
-    """A stand-in for `Pool` that runs one cell at a time in this process: for configs that hold live objects."""
+    """A substitute for `Pool` that runs one cell at a time in this process, for configs that hold live objects."""
 
     def __init__(self) -> None:
         from sparsefed import data
@@ -173,11 +173,11 @@ class LocalPool:
         return [] if self._job is None else [self._job[0]]
 
     def start(self, cell: SweepCell, folder: Path) -> None:
-        """Take on a cell; it is run when its events are read."""
+        """Accept a cell; it is run when its events are read."""
         self._job = cell, folder
 
     def events(self, _: float) -> Iterator[Event]:
-        """Run the cell that was taken on, if any, and yield how it ended."""
+        """Run the accepted cell, if any, and yield how it ended."""
         from sparsefed.sweeps import run_cell
 
         if self._job is None:
@@ -188,7 +188,7 @@ class LocalPool:
         yield Event(end.pop("event"), **end)
 
     def close(self) -> None:
-        """Forget the cell that was taken on."""
+        """Forget the accepted cell."""
         self._job = None
 
 
@@ -197,7 +197,7 @@ Workers = Pool | LocalPool
 
 @contextmanager
 def pool(jobs: int, in_this_process: bool = False) -> Iterator[Workers]:
-    """Yield workers that are gone when the block is left, however that happens."""
+    """Yield workers that are stopped when the block is left, for whatever reason."""
     workers = LocalPool() if in_this_process else Pool(jobs)
     try:
         yield workers

@@ -1,4 +1,4 @@
-"""What a sweep came to: a record a run, as a data frame, a page, JSON, or a chart with the spread of the seeds."""
+"""The result of a sweep: one record per run, as a data frame, a page, JSON, or a chart with the spread of the seeds."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ ALL = "all runs"  # the line of a chart without colours
 
 @dataclass(frozen=True)
 class SweepResult(Report, described_by=__name__):
-    """The runs of a sweep: the settings that tell them apart, and what was measured of each."""
+    """The runs of a sweep: the settings that distinguish them, and what was measured of each."""
 
     axes: tuple[str, ...]  # the keys of the grid, or "name"
     rows: tuple[Row, ...]  # as the results file has them
     problem: RunError | None = None  # a sentence about runs that failed
 
     def records(self) -> list[dict[str, Any]]:
-        """Return a flat record a run: its settings, its seed, whether it is done, and what was measured by name."""
+        """Return one flat record per run: its settings, its seed, whether it is done, and its measures by name."""
         return [{**row["cell"], SEED: row[SEED], "status": row["status"], **row["metrics"]} for row in self.rows]
 
     def chart(self, x: str | None = None, y: str = "test_accuracy", colour: str | None = None) -> alt.LayerChart:
@@ -75,7 +75,7 @@ class SweepResult(Report, described_by=__name__):
         return dressed(alt.LayerChart(layer=[band, line]), alt.Title(f"{title} by {x}", subtitle=subtitle), names)
 
     def _points(self, x: str, y: str, colour: str | None) -> Iterator[dict[str, Any]]:
-        """A point a setting, over its seeds and over whatever else was varied."""
+        """Yield a point per setting, averaged over its seeds and over whatever else was varied."""
         measured: dict[tuple[Any, str], list[float]] = {}
         for record in self.records():
             if record.get(y) is not None:
@@ -100,5 +100,5 @@ def document(result: SweepResult) -> doc.Document:
 
 
 def numbers(result: SweepResult) -> list[dict[str, Any]]:
-    """Return what programs read: the records."""
+    """Return the records, for programs."""
     return result.records()

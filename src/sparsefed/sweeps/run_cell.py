@@ -1,4 +1,4 @@
-"""One cell: a config becomes a run folder, whatever happens to it on the way becomes an event."""
+"""One cell: its config becomes a run folder, and its outcome an event."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ logger = logging.getLogger(__name__)
 
 
 def run(folder: Path, table: Mapping[str, Any], load: Load, on_round: OnRound) -> None:
-    """Do what is still to be done of a cell: nothing, what is left since a checkpoint, or all of it."""
+    """Run what remains of a cell: nothing, the rounds after its checkpoint, or all of it."""
     config = configs.parse(table)
     every = config.checkpoint_every
     runs.run(folder, table, lambda: configs.build(config, load), checkpoint_every=every, on_round=on_round)
 
 
 def attempt(key: str, folder: Path, table: Mapping[str, Any], load: Load, on_round: OnRound) -> dict[str, Any]:
-    """Run a cell and return the event that tells how that ended: a cell that fails must not end the others."""
+    """Run a cell and return the event that describes its end: a failing cell must not stop the others."""
     began = time.monotonic()
     try:
         _await(folder)
@@ -47,7 +47,7 @@ def attempt(key: str, folder: Path, table: Mapping[str, Any], load: Load, on_rou
 
 
 def finished(folder: Path) -> RunRecord | None:
-    """Return the run in a folder if it has come to its end; None also where it is damaged, so that it is done again."""
+    """Return the finished run in a folder; None also if it is damaged, so that it is run again."""
     if not runs.is_run(folder):
         return None
     try:
@@ -59,14 +59,14 @@ def finished(folder: Path) -> RunRecord | None:
 
 
 def _disk(error: BaseException) -> str | None:
-    """Return the reason if the disk is to blame: that is no fault of the cell's, and will not spare the others."""
+    """Return the reason if the disk is to blame, which is not the cell's fault and affects all others."""
     cause = error.__cause__ if isinstance(error, RunError) else error
     blamed = isinstance(cause, OSError) and (isinstance(error, RunError) or cause.errno in FULL)
     return (cause.strerror or str(cause)) if blamed and isinstance(cause, OSError) else None
 
 
 def _await(folder: Path) -> None:
-    """Wait for a cell's last owner, which may be about to die, to let go of it."""
+    """Wait for a cell's last owner, which may be about to die, to release its lock."""
     until = time.monotonic() + PATIENCE
     while folder.is_dir():
         try:

@@ -1,8 +1,8 @@
-"""Runs plans: every cell that is not finished yet, several at a time, each for all plans that need it.
+"""The runner of plans: every unfinished cell is run, several at a time, once for all plans that need it.
 
-Whatever happens to this process, the same command goes on: finished cells are never run again, a cell that was cut off
-goes on from its checkpoint, and one that failed is tried again. A cell's failure is written down and does not stop the
-others; a disk that cannot be written to does.
+If this process is interrupted or killed, the same command resumes: finished cells are never run again, a cell that was
+cut off continues from its checkpoint, and one that failed is retried. A cell's failure is recorded and does not stop
+the others; a disk that cannot be written to does.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from sparsefed.sweeps.ledger import Ledger
 from sparsefed.sweeps.plan import CellSlot, SweepPlan
 from sparsefed.sweeps.pool import Event, Workers, cores, pool
 
-REFRESH = 0.25  # seconds between two looks at the workers where nothing happens
+REFRESH = 0.25  # seconds between two polls of the workers while nothing happens
 
 
 def default_jobs() -> int:
-    """Return one cell a core."""
+    """Return the default number of jobs, one per core."""
     return cores()
 
 
@@ -41,7 +41,7 @@ def run_plans(
     on_progress: OnProgress = lambda _: None,
     workers: Workers | None = None,
 ) -> Ledger:
-    """Run what is missing of the plans, and keep their results files true all the while.
+    """Run what is missing of the plans, and keep their results files up to date.
 
     Args:
         plans: What to run; equal cells are run once.
@@ -78,7 +78,7 @@ def run_plans(
 
 @contextmanager
 def working_folder(folder: str | Path | None) -> Iterator[Path]:
-    """Yield the folder, or where there is none a temporary one that is removed at the end."""
+    """Yield the folder, or a temporary one that is removed at the end if none is given."""
     if folder is not None:
         yield Path(folder)
         return
@@ -88,7 +88,7 @@ def working_folder(folder: str | Path | None) -> Iterator[Path]:
 
 @contextmanager
 def _alone(out: Path) -> Iterator[None]:
-    """Refuse a second runner in a folder."""
+    """Hold the folder's lock, and refuse a second runner in it."""
     with results.disk(out):
         out.mkdir(parents=True, exist_ok=True)
         (out / ".lock").open("a").close()
@@ -97,7 +97,7 @@ def _alone(out: Path) -> Iterator[None]:
 
 
 class _Run:
-    """The state of one call of `run_plans`: who waits for what, and what has become of it."""
+    """The state of one call of `run_plans`: which cells wait, run, are done or failed."""
 
     def __init__(self, plans: Sequence[SweepPlan], out: Path, ledger: Ledger, on_progress: OnProgress) -> None:
         self._plans, self._out, self._ledger, self._on_progress = plans, out, ledger, on_progress
@@ -106,7 +106,7 @@ class _Run:
         self._titles: dict[str, str] = {}
         self._cells: dict[str, SweepCell] = {}
         self.waiting: list[SweepCell] = []  # the cells that can be run now, each once, in the order of the results
-        self.coming = 0  # how many more a search will ask for
+        self.coming = 0  # how many more cells follow from searches
         self._look()
         self._recall()
 
@@ -124,7 +124,7 @@ class _Run:
                 self._hear(event, workers)
 
     def _look(self) -> None:
-        """Find out what there is to do, now that something has ended."""
+        """Update the cells that can be run, after something has ended."""
         wanted: dict[str, SweepCell] = {}
         for plan in self._plans:
             for slot in results.slots(plan, self._ledger):
@@ -136,7 +136,7 @@ class _Run:
         self.coming = sum(results.coming(plan, self._ledger) for plan in self._plans)
 
     def write(self, plan: SweepPlan) -> None:
-        """Write the results of a plan as far as they are known; nothing where nothing is."""
+        """Write the results of a plan as far as they are known; no file if there are none."""
         if rows := results.rows(plan, self._ledger):
             results.write(self._out, plan, rows)
 
@@ -163,7 +163,7 @@ class _Run:
         self._on_progress(self._progress(workers, f"{self._titles[event.key]}: {end}"))
 
     def _write_down(self, event: Event) -> None:
-        """Write down why a cell failed; remove that once it is finished."""
+        """Record why a cell failed; remove the record once the cell is finished."""
         file = self._out / results.FAILED / f"{event.key}.txt"
         with results.disk(self._out):
             if event.kind == "done":
@@ -174,14 +174,14 @@ class _Run:
                 file.write_text("\n\n".join(part for part in parts if part) + "\n", encoding="utf-8")
 
     def _note(self, cell: SweepCell, seconds: float) -> None:
-        """Write down how long a cell took, for the next estimate; results must not depend on it."""
+        """Record how long a cell took, for the next estimate; results must not depend on it."""
         self._clock.learn(cell, seconds, cell.config.rounds - self._clock.began.get(cell.key, (0.0, 0))[1])
         line = {"key": cell.key, "cell": self._titles[cell.key], "rounds": cell.config.rounds, "seconds": seconds}
         with results.disk(self._out), (self._out / results.TIMINGS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
 
     def _recall(self) -> None:
-        """Learn from what cells took in earlier calls."""
+        """Learn the rates of cells from earlier calls."""
         known = {cell.key: cell for cell in self._planned()}
         for key, seconds, rounds in results.timings(self._out):
             if key in known:
@@ -205,8 +205,7 @@ class _Run:
         return Progress("cells", done, done + still, shown, fields, left, ended, unit="cell")
 
     def _left(self, waiting: Sequence[SweepCell], running: Sequence[SweepCell], jobs: int) -> float | None:
-        """Seconds until the end: all rounds that are left at their rates, shared by the workers, of whom one may be
-        between two cells."""
+        """Estimate the seconds left: all remaining rounds at their rates, shared by the workers."""
         rates = [self._clock.rate(cell) for cell in (*waiting, *running)]
         known = [rate for rate in rates if rate is not None]
         if not known:
@@ -223,7 +222,7 @@ def _keys(slot: CellSlot) -> set[str]:
 
 
 def _title(plan: SweepPlan, slot: CellSlot, cell: SweepCell) -> str:
-    """Return what a progress view calls a cell."""
+    """Return the title of a cell in a progress view."""
     twin = next((kind for kind, other in slot.twins.items() if other.key == cell.key and cell != slot.cell), "")
     what = {"search": f"search {slot.attack}", "twin": "unattacked", "plain": "plain"}.get(slot.role, twin)
     parts = (plan.name, *map(str, slot.values.values()), what, f"seed {slot.seed}")
@@ -231,7 +230,7 @@ def _title(plan: SweepPlan, slot: CellSlot, cell: SweepCell) -> str:
 
 
 def failures(ledger: Ledger, out: Path) -> RunError | None:
-    """Return one sentence about all cells that failed; None where none did."""
+    """Return one error about all failed cells; None if none failed."""
     if not ledger.failed:
         return None
     sentences = list(dict.fromkeys(ledger.failed.values()))

@@ -33,9 +33,9 @@ def sweep(
 ) -> SweepResult:
     """Run many configs, several at a time, and return a record of each run.
 
-    A run that is finished in `folder` is not run again, and one that was cut off goes on from its checkpoint. Subjects
-    that hold objects of this process (a module, tensors, a function) are run in it, one after the other; the others by
-    worker processes. A run that fails does not stop the others.
+    A run that is finished in `folder` is not run again, and one that was cut off continues from its checkpoint.
+    Subjects that hold objects of this process (a module, tensors, a function) are run in it, one after the other; the
+    others by worker processes. A run that fails does not stop the others.
 
     Args:
         subjects: A list of subjects, or a mapping from names to them; with `grid`, one subject. A subject is a config
@@ -45,11 +45,11 @@ def sweep(
             `defenses.krum(f=2)`, under the key `"defense"`.
         seeds: The seeds that everything is run with, or how many, counted from the config's; by default its own.
         folder: Where runs and results go; by default a temporary folder that is removed at the end.
-        jobs: How many runs at a time; by default one a core.
+        jobs: How many runs at a time; by default one per core.
         on_progress: Called with a `Progress` whenever something has changed.
 
     Returns:
-        The runs in the order of subjects, grid and seeds; `problem` tells of those that failed.
+        The runs in the order of subjects, grid and seeds; `problem` describes those that failed.
 
     Raises:
         ConfigError: If a config is wrong; nothing has been run then.
@@ -74,7 +74,7 @@ def sweep(
 
 
 def _combinations(subjects: Any, grid: Grid | None) -> Iterator[tuple[Combination, int]]:
-    """Everything that is run but for the seeds, each with the seed of its own config."""
+    """Yield every combination without its seeds, with the seed of its own config."""
     if grid is not None:
         config = configs.as_config(subjects)
         axes = {key: list(values) for key, values in grid.items() if key != SEED}
@@ -93,7 +93,7 @@ def _combinations(subjects: Any, grid: Grid | None) -> Iterator[tuple[Combinatio
 
 
 def _named(subjects: Any) -> Iterator[tuple[str, Any]]:
-    """Subjects by name: those of a list are called as their configs are, or by their place where that is not unique."""
+    """Yield subjects by name; those of a list by their configs' names, or by position if these are not unique."""
     if isinstance(subjects, Mapping) and not subjects.keys() <= Config.model_fields.keys():
         yield from ((str(name), subject) for name, subject in subjects.items())
         return
@@ -104,13 +104,13 @@ def _named(subjects: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _table(config: Config) -> Table:
-    """A config as a table to put parts on; where it counts epochs, rounds follow from them."""
+    """Return a config as a table to put parts on; if it counts epochs, rounds follow from them."""
     beside = ("name", "seed", *(("rounds",) if config.epochs is not None else ()))
     return {key: item for key, item in configs.dump(config).items() if key not in beside}
 
 
 def _part(key: str, value: Any) -> Table:
-    """A part of a config.
+    """Return a part of a config as nested tables.
 
     >>> _part("defense.k", 10)
     {'defense': {'k': 10}}
@@ -122,7 +122,7 @@ def _part(key: str, value: Any) -> Table:
 
 
 def _label(value: Any) -> Any:
-    """A value as a record and an axis show it.
+    """Return a value as a record and an axis show it.
 
     >>> _label(10), _label({"name": "krum", "f": 2})
     (10, 'krum (f = 2)')

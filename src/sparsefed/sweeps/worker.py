@@ -1,8 +1,8 @@
-"""A process that does cells one after the other: `python -m sparsefed.commands.worker`, started by `pool.py`.
+"""A worker process that runs cells one after the other, started by `pool.py` as `python -m sparsefed.sweeps.worker`.
 
-A line of JSON on its standard input is a cell to do; lines of JSON on its standard output tell of it. It loads torch
-once, and each data set once. It ends with whoever started it: when its input is closed, and, where the system can do
-that, with the very death of its parent. A polite kill saves the cell first.
+Each line of JSON on its standard input is a cell to run; lines of JSON on its standard output report on it. It loads
+torch once, and each data set once. It exits with its parent: when its input is closed and, where the system supports
+that, at the parent's death. SIGTERM saves the cell first.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from typing import Any
 from sparsefed.core.malloc import keep_freed_memory
 
 PDEATHSIG = 1  # of prctl(2)
-PAUSE = 0.2  # seconds between two words about rounds
+PAUSE = 0.2  # seconds between two reports of rounds
 ABANDONED = 3  # the exit code of a worker whose parent is gone
 
 Tell = Callable[..., None]
 
 
 def main() -> None:
-    """Do cells until the input ends."""
+    """Run cells until the input ends."""
     _die_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C: the parent decides what becomes of it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is handled by the parent
     signal.signal(signal.SIGTERM, _interrupt)
     tell = _tell()
     jobs: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=[jobs], daemon=True).start()
     keep_freed_memory()
-    import torch  # the long part of starting: whoever died meanwhile has been noticed
+    import torch  # slow, so only once a parent's death would be noticed
 
     from sparsefed import data
     from sparsefed.sweeps import run_cell
@@ -64,7 +64,7 @@ def _interrupt(*_: object) -> None:
 
 
 def _tell() -> Tell:
-    """Writes lines to what was the standard output; that is now the standard error, for those who print."""
+    """Return a writer to the original standard output, which is then redirected to standard error for stray prints."""
     out = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
 

@@ -7,7 +7,7 @@ plan.py             all of it as plans for `sweeps`: cells, resumable, never run
 analysis.py         `audit`: calibration -> matrix -> recommendation -> sensitivity -> certificate
 findings.py         `AuditResult`, and what follows from the runs
 recommend.py        the recommendation, a pure rule
-document.py         how the result reads
+document.py         the result as a document
 """
 
 from __future__ import annotations

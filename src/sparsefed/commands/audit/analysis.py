@@ -1,7 +1,7 @@
-"""Runs an audit: three plans, one after the other, with one set of workers and under one progress view.
+"""The run of an audit: three plans, one after the other, with one pool of workers and one progress view.
 
-Runs are cells in OUT/cells: interrupted or killed, the same command goes on, and what is finished is never run again. A
-cell that fails leaves a hole in the matrix, which the recommendation respects, and does not stop the others.
+Runs are cells in OUT/cells: after an interruption the same command resumes, and finished runs are never repeated. A
+cell that fails leaves a gap in the matrix, which the recommendation respects, and does not stop the others.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ CALIBRATION, MATRIX, SENSITIVITY = PLANS = ("calibration", "audit", "sensitivity
 
 @dataclass(frozen=True)
 class _Place:
-    """Where and how plans are run."""
+    """The folder, the workers and the progress view with which plans are run."""
 
     out: Path
     jobs: int
@@ -64,22 +64,22 @@ def audit(
     """Compare defenses against the strongest attacks that a threat model allows, and recommend one.
 
     Args:
-        subject: A config file, a table, a `Config` or a `Simulation` in which somebody attacks.
-        folder: Where runs go and what is finished is found; by default a temporary folder that is removed at the end.
-        defenses: The names of those to compare, or "all"; by default those that say they belong into an audit.
-        attacks: The names of attacks beside the subject's own; by default those that fit.
+        subject: A config file, a table, a `Config` or a `Simulation`, with an attack and attackers.
+        folder: Where runs go and finished ones are found; by default a temporary folder that is removed at the end.
+        defenses: The names of those to compare, or "all"; by default those registered for audits.
+        attacks: The names of attacks besides the subject's own; by default those that fit.
         seeds: How many seeds the strongest variant of each attack is reported with.
         trials: How many variants of each attack each defense meets.
         tolerance: Points of test accuracy that a defense may cost without attackers.
         sensitivity: Whether k and L of some defenses are varied too.
-        jobs: How many runs at a time; by default one a core.
+        jobs: How many runs at a time; by default one per core.
         on_progress: Called with a `Progress` whenever something has changed.
 
     Returns:
-        The matrix of all pairs, the recommendation and what it rests on; `problem` tells of runs that failed.
+        The matrix of all pairs, the recommendation and what it rests on; `problem` describes runs that failed.
 
     Raises:
-        ConfigError: If the config is wrong, nobody attacks in it, or its task is not learned even without attackers.
+        ConfigError: If the config is wrong, has no attackers, or its task is not learned even without them.
         RunError: If the folder cannot be used.
     """
     options = ask(
@@ -98,23 +98,23 @@ def audit(
 def run_audit(
     asked: AuditOptions, out: Path, jobs: int | None = None, on_progress: OnProgress = lambda _: None
 ) -> AuditResult:
-    """Run what is missing of an audit in its folder, and return what it came to."""
+    """Run what is missing of an audit in its folder, and return its result."""
     jobs = runner.default_jobs() if jobs is None else jobs
     if jobs < 1:
         raise ConfigError(f"--jobs is {jobs}; at least one run must be at work")
     with pool(
         jobs, configs.is_live(asked.config)
-    ) as workers:  # they start when there is work, and stay for all three plans
+    ) as workers:  # started when there is work, and kept for all three plans
         measured = _measured(asked, _Place(out, jobs, on_progress, workers))
     return replace(measured, certificates=certificates(measured), seconds=results.seconds(out, _keys(out)))
 
 
 def _measured(asked: AuditOptions, place: _Place) -> AuditResult:
-    """Everything that takes runs."""
-    experiment = configs.build(asked.config)  # refuses what cannot work before anything is begun
+    """Run everything that an audit measures, except the sensitivity to k and L."""
+    experiment = configs.build(asked.config)  # raises what cannot work before anything starts
     found, d, out = grid(asked), len(experiment.theta), place.out
     first = pairs(found, CALIBRATION, [undefended()])
-    guess = panel(asked, Facts(d, 1.0, 1.0))  # its size and its refusals do not depend on lengths
+    guess = panel(asked, Facts(d, 1.0, 1.0))  # its size and its refusals do not depend on norms
     later = _cells(first) * (len(guess.members) - 1)
     rows, ledger = _run(first, place, 0, later)
     problem = runner.failures(ledger, out)
@@ -131,7 +131,7 @@ def _measured(asked: AuditOptions, place: _Place) -> AuditResult:
 
 
 def _run(plan: SweepPlan, place: _Place, before: int, after: int) -> tuple[list[Row], Ledger]:
-    """The lines of a plan whose runs are done; the view counts the cells of earlier and later plans too."""
+    """Run a plan and return its lines; the view also counts the cells of earlier and later plans."""
     _forget_what_is_gone(plan, place.out)
 
     def on_progress(progress: Progress) -> None:
@@ -142,7 +142,7 @@ def _run(plan: SweepPlan, place: _Place, before: int, after: int) -> tuple[list[
 
 
 def whole(progress: Progress, before: int, after: int) -> Progress:
-    """Return how far an audit is, from how far one of its plans is.
+    """Return the progress of an audit, from the progress of one of its plans.
 
     >>> progress = whole(Progress("cells", 5, 10, left=20.0), before=10, after=5)
     >>> progress.done, progress.total, progress.left
@@ -154,7 +154,7 @@ def whole(progress: Progress, before: int, after: int) -> Progress:
 
 
 def _forget_what_is_gone(plan: SweepPlan, out: Path) -> None:
-    """An audit shows curves: where run folders were deleted, their lines of results are not enough."""
+    """Delete a plan's results if run folders are gone: an audit shows curves, for which the lines are not enough."""
     file = results.path(out, plan)
     rows = results.read(file)
     if any(row["status"] == "done" and not runs.is_run(results.folder(out, row["key"])) for row in rows):
@@ -179,7 +179,7 @@ def _calm(rows: Sequence[Row], out: Path) -> list[RunRecord]:
 
 
 def _facts(config: Config, calm: Sequence[RunRecord], d: int, problem: Exception | None) -> Facts:
-    """What the defenses' parameters follow from; a task that is not learned is none to audit."""
+    """Return the facts from which the defenses' parameters follow; raise if the task is not learned."""
     if not calm:
         raise problem or ConfigError("nothing was run without attackers")
     for row in summary(calm):
@@ -200,7 +200,7 @@ def _facts(config: Config, calm: Sequence[RunRecord], d: int, problem: Exception
 
 
 def _with_sensitivity(whole: AuditResult, place: _Place) -> AuditResult:
-    """Beside it, the recommended defense, SparseFed and clipping with other k and L."""
+    """Add runs of the recommended defense, SparseFed and clipping with other k and L."""
     grid, found = whole.grid, whole.measured
     plan = sensitivity(grid, SENSITIVITY, whole.facts.d, list(_varied(whole.panel, grid, found, whole.recommendation)))
     if not plan.groups:
@@ -216,7 +216,7 @@ def _with_sensitivity(whole: AuditResult, place: _Place) -> AuditResult:
 def _varied(
     panel: Candidates, grid: Grid, found: Measured, best: Recommendation | None
 ) -> Iterator[tuple[DefenseSpec, AttackSpec, str]]:
-    """Who is varied, each with the attack and variant that does most harm."""
+    """Yield the defenses to vary, each with the attack and variant that does most harm."""
     wanted = ([best.name] if best else []) + list(ALWAYS_VARIED)
     for member in panel.members:
         worst = outcomes.worst_foe(found, grid, member.name)

@@ -1,7 +1,7 @@
-"""The attacks of an audit: the config's own, and others with the same goal or with none, as its threat model allows.
+"""The attacks of an audit: the config's own, and others with its goal or with none, as its threat model allows.
 
-An attack on another goal would be another question. Attacks that must know more than the threat model grants are left
-out and said to be.
+Attacks on other goals would answer another question. Attacks that need more knowledge than the threat model grants are
+left out and listed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sparsefed.config import Config
 from sparsefed.core.errors import ConfigError, unknown
 from sparsefed.core.signatures import parameters
 
-AIMED, SPOILERS_BESIDE, SPOILERS = 2, 1, 3  # how many `auto` takes beside the config's own
+AIMED, SPOILERS_BESIDE, SPOILERS = 2, 1, 3  # how many are taken by default besides the config's own
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,12 @@ class AttackSpec:
 
     name: str
     table: Mapping[str, Any]  # [attack] of a config
-    aimed: bool  # whether it wants particular labels
+    aimed: bool  # whether it has a target
 
 
 @dataclass(frozen=True)
 class AttackSpecs:
-    """Who attacks; who could not, with what they would have to know; and who could have but was not asked to."""
+    """The chosen attacks, those that lack knowledge (and which), and those that fit but were not chosen."""
 
     chosen: tuple[AttackSpec, ...]
     left_out: Mapping[str, str] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class AttackSpecs:
 
 
 def foes(asked: AuditOptions) -> AttackSpecs:
-    """The config's own attack first, then the others."""
+    """Return the attacks of an audit: the config's own first, then the others."""
     config = asked.config
     assert config.attack is not None
     goal = configs.attacker(config.attack).goal
@@ -59,14 +59,14 @@ def foes(asked: AuditOptions) -> AttackSpecs:
 
 
 def _fitting(goal: object) -> list[str]:
-    """The attacks on this goal, then those on none; those that know most first, as each of them says."""
+    """Return the attacks on this goal, then those without one, each group in the order of their `place`."""
     facts = {name: attack_info(attack) for name, attack in ATTACKS.items()}
     fitting = [name for name, info in facts.items() if info.goal in (goal, untargeted)]
     return sorted(fitting, key=lambda name: (facts[name].goal is untargeted, facts[name].place))
 
 
 def _automatic(able: Iterable[str], aimed: bool) -> list[str]:
-    """As many of each kind as an audit has by itself."""
+    """Return as many attacks of each kind as an audit takes by default."""
     facts = {name: info for name in able if not (info := attack_info(ATTACKS[name])).weaker}
     with_goal = [name for name, info in facts.items() if info.goal is not untargeted] if aimed else []
     spoiling = [name for name, info in facts.items() if info.goal is untargeted]
@@ -97,7 +97,7 @@ def _lacking(attacker: Attacker, config: Config) -> list[str]:
 
 
 def _foe(name: str, config: Config) -> AttackSpec:
-    """The attack with its own defaults, and the config's goal where it has one."""
+    """Return the attack with its own defaults, and the config's goal if it has one."""
     assert config.attack is not None
     info = attack_info(ATTACKS[name])
     goal = {p.name for p in parameters(info.goal, 1)}

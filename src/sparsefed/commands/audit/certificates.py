@@ -1,4 +1,4 @@
-"""What can be promised of the compared defenses, in the certificate's own words; or why nothing can."""
+"""The certificates of the compared defenses, in the certificate's own words, or why there are none."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ALWAYS = ("sparsefed",)
 
 
 def certificates(outcome: AuditResult) -> dict[str, str]:
-    """Return what is promised of the recommended defense and of SparseFed, by name."""
+    """Return the certificates of the recommended defense and of SparseFed, by name."""
     best = outcome.recommendation
     wanted = dict.fromkeys([*([best.name] if best else []), *ALWAYS])
     there = [name for name in wanted if any(name == member.name for member in outcome.panel.members)]
@@ -19,8 +19,7 @@ def certificates(outcome: AuditResult) -> dict[str, str]:
 
 
 def _promised(outcome: AuditResult, name: str) -> str:
-    """The certificate of the audited config with this defense, with the model trained without attackers if there is
-    one."""
+    """Certify the audited config with this defense, for the model trained without attackers if there is one."""
     config = equipped(outcome.grid, outcome.measured, outcome.member(name))
     calm = outcome.measured.records.get((name, NO_ATTACK))
     try:

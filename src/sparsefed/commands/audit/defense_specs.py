@@ -1,6 +1,6 @@
 """The defenses of an audit, and their parameters by rules that do not look at any result of an attack.
 
-    f         attackers that a round is expected to have, rounded up; at most what the rule is defined for
+    f         expected attackers in a round, rounded up; at most what the rule is defined for
     clip_norm L, twice the median length of honest updates without attackers or defense: an attacker may weigh as much
               as two of them, and few of them are cut (at the median itself, half are). In FedAvg mode updates hold the
               learning rate, so that is twice the median of length / rate, and the server clips to L times the round's
@@ -10,7 +10,7 @@
               a ResNet9's). What half and twice as much would do is measured
 
 A rule with a required parameter that is none of these is left out, and so is one that needs examples of the server's
-own, unless the config grants some (`data.root`) or it is named.
+own, unless the config provides some (`data.root`) or the rule is named.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ROOM = 2  # L in median lengths
 
 @dataclass(frozen=True)
 class Facts:
-    """What the parameters follow from, measured without attackers and without a defense."""
+    """The facts that the parameters follow from, measured without attackers and without a defense."""
 
     d: int  # parameters of the model
     norm: float  # median l2 norm of honest updates
@@ -44,28 +44,28 @@ class Facts:
 
 @dataclass(frozen=True)
 class DefenseSpec:
-    """A defense of the panel."""
+    """A defense of the audit."""
 
-    name: str  # as tables call it
+    name: str  # as shown in tables
     table: Mapping[str, Any]  # [defense] of a config
     why: str  # where its parameters come from
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """Who is compared, and who is not and why."""
+    """The defenses that are compared, and those that are not with the reason."""
 
     members: tuple[DefenseSpec, ...]
     left_out: Mapping[str, str] = field(default_factory=dict)
 
 
 def undefended() -> DefenseSpec:
-    """What every other is measured against."""
+    """Return the defense that does nothing, the baseline of all others."""
     return DefenseSpec(UNDEFENDED, {"name": UNDEFENDED}, "no parameters")
 
 
 def expected(config: Config) -> int:
-    """f: attackers that a round is expected to have, rounded up.
+    """Return f, the expected number of attackers in a round, rounded up.
 
     >>> from sparsefed.config import parse
     >>> task = {"data": {"devices": 1000}, "train": {"cohort": 50}, "attack": {"name": "pgd"}}
@@ -83,7 +83,7 @@ def expected(config: Config) -> int:
 
 
 def panel(asked: AuditOptions, facts: Facts) -> Candidates:
-    """The defenses that are asked for, `undefended` first, and the config's own last."""
+    """Return the requested defenses, `undefended` first and the config's own last."""
     named = asked.defenses not in ((), (ALL,))
     for name in asked.defenses if named else ():
         if name not in DEFENSES:
@@ -105,14 +105,14 @@ def panel(asked: AuditOptions, facts: Facts) -> Candidates:
 
 
 def _usual(granted: bool) -> tuple[str, ...]:
-    """The rules that say they belong into an audit; where the server has examples, those that need some after them."""
+    """Return the rules registered for audits, then those that need root examples if the server has some."""
     facts = {name: rule_info(rule) for name, rule in DEFENSES.items()}
     usual = [name for name, info in facts.items() if info.audit]
     return (*usual, *(name for name, info in facts.items() if granted and "root" in info.needs and not info.audit))
 
 
 def _own(config: Config, found: list[DefenseSpec]) -> Iterator[DefenseSpec]:
-    """The config's defense, unless it is there already."""
+    """Yield the config's defense, unless it is there already."""
     table = {"name": config.defense.name, **config.defense.params}
     usual = configs.rule(config.defense.name).usual
     if not any({**usual, **table} == {**usual, **member.table} for member in found):
@@ -120,7 +120,7 @@ def _own(config: Config, found: list[DefenseSpec]) -> Iterator[DefenseSpec]:
 
 
 def _refused(name: str, config: Config, granted: bool) -> str:
-    """Why a rule cannot be in the panel; '' where it can."""
+    """Return why a rule cannot be audited; '' if it can."""
     rule, n = configs.rule(name), _smallest_cohort(config)
     required = [p.name for p in parameters(rule.builder) if p.required]
     strange = [key for key in required if key not in ("f", "k", "radius")]
@@ -140,7 +140,7 @@ def _smallest_cohort(config: Config) -> int:
 
 
 def derived(name: str, config: Config, facts: Facts) -> DefenseSpec:
-    """A rule with the parameters that the task gives it."""
+    """Return a rule with the parameters that follow from the task."""
     rule, fedavg = configs.rule(name), config.train.mode == "fedavg"
     required = {p.name for p in parameters(rule.builder) if p.required}
     given: dict[str, Any] = {}

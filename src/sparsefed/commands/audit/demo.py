@@ -1,4 +1,4 @@
-"""The demo: a small audit of a config that the package holds, short enough to be watched."""
+"""The demo: a small audit of a config that ships with the package, short enough to watch."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ COMPARED, BESIDE = "undefended,clipping,sparsefed,multi_krum", "sign_flip"
 
 
 def demo(overrides: Sequence[str] = ()) -> AuditOptions:
-    """Four defenses, the config's attack and one that only spoils, each as given, at one seed."""
+    """Return the demo's options: four defenses, the config's attack and an untargeted one, at one seed."""
     text = resources.files("sparsefed").joinpath("config/files/demo.toml").read_text(encoding="utf-8")
     config = configs.parse(tomllib.loads(text), overrides)
     return ask(config, defenses=COMPARED, attacks=BESIDE, trials=1, seeds=1, sensitivity=False)
 
 
 def introduction(asked: AuditOptions) -> str:
-    """What will be seen, for somebody who is about to watch it."""
+    """Return a text that explains the demo before it runs."""
     config, compared = asked.config, [*asked.defenses]
     points = config.attack.params.get("auxiliary", 0) if config.attack else 0
     return (

@@ -1,6 +1,6 @@
-"""An audit for a reader: verdict and matrix first, then what they rest on; and all of it as JSON for programs.
+"""An audit as a document: verdict and matrix first, then their evidence; and everything as JSON for programs.
 
-In the JSON `timing` alone differs from one machine or moment to the next.
+In the JSON only `timing` differs between machines or runs.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ RULE = (
 
 
 def document(outcome: AuditResult) -> doc.Document:
-    """Return everything there is to read about an audit."""
+    """Return the whole audit as a document."""
     config = outcome.config
     name, measured = config.name or "audit", outcome.measured
     lead = (
@@ -118,7 +118,7 @@ def _pareto(outcome: AuditResult) -> Iterator[doc.Block]:
 
 
 def _figures(drawn: Mapping[str, alt.LayerChart], wanted: Mapping[str, str]) -> Iterator[doc.Figure]:
-    """Yield the charts whose names begin so, each with what is said of it."""
+    """Yield the charts whose names begin so, each with its caption."""
     said = {name: text for begin, text in wanted.items() for name in drawn if name.startswith(begin)}
     return (doc.Figure(name, drawn[name], text) for name, text in said.items())
 
@@ -206,7 +206,7 @@ def _again(outcome: AuditResult) -> Iterator[doc.Block]:
 
 
 def verdict(outcome: AuditResult) -> list[str]:
-    """Two sentences: what is recommended, and what that rests on."""
+    """Return two sentences: the recommendation, and what it rests on."""
     best = outcome.recommendation
     if best is None:
         return ["Nothing can be recommended: not even the model without a defense was measured against every attack."]
@@ -253,7 +253,7 @@ def _effort(outcome: AuditResult) -> str:
 
 
 def reasons(outcome: AuditResult) -> Iterator[str]:
-    """Why this one, and why not each of the others."""
+    """Yield why this defense is recommended, and why not each of the others."""
     best = outcome.recommendation
     if best is None:
         return
@@ -272,7 +272,7 @@ def reasons(outcome: AuditResult) -> Iterator[str]:
 
 
 def limits(outcome: AuditResult) -> Iterator[str]:
-    """What the recommendation does not cover."""
+    """Yield what the recommendation does not cover."""
     asked, foes, config = outcome.grid.asked, outcome.grid.foes, outcome.config
     seeds = (
         "One seed: a difference of a few points can be chance."
@@ -299,7 +299,7 @@ def limits(outcome: AuditResult) -> Iterator[str]:
 
 
 def _grouped(left_out: Mapping[str, str]) -> str:
-    """Names by their reason.
+    """Join names by their reason.
 
     >>> _grouped({"a": "must know x", "b": "must know y", "c": "must know x"})
     'a and c must know x; b must know y'
@@ -309,7 +309,7 @@ def _grouped(left_out: Mapping[str, str]) -> str:
 
 
 def who(config: Config) -> str:
-    """The threat model in a few words."""
+    """Describe the threat model in a few words."""
     threat = config.threat
     many = len(threat.ids) if threat.ids is not None else threat.count
     said = f"{many} devices compromised"
@@ -322,12 +322,12 @@ def who(config: Config) -> str:
 
 
 def rule(outcome: AuditResult) -> str:
-    """By what the recommendation was made."""
+    """Return the rule of the recommendation, in words."""
     return RULE.format(tolerance=f"{100 * outcome.grid.asked.tolerance:g}")
 
 
 def parameters(table: Any) -> str:
-    """Parameters of a defense or attack for a person.
+    """Format the parameters of a defense or attack.
 
     >>> parameters({"name": "krum", "f": 2})
     'f = 2'
@@ -343,7 +343,7 @@ def _spread(outcome: AuditResult) -> float:
 
 
 def files(outcome: AuditResult) -> dict[str, str]:
-    """Return what an audit leaves beside its runs: a page, numbers, and a config that `sparsefed run` takes."""
+    """Return the files of an audit: a page, numbers, and a config that `sparsefed run` takes."""
     texts, config = {PAGE: outcome.to_html(), NUMBERS: outcome.to_json()}, recommended(outcome)
     if config is not None:
         said = "\n".join(f"# {sentence}" for sentence in verdict(outcome))
@@ -352,12 +352,12 @@ def files(outcome: AuditResult) -> dict[str, str]:
 
 
 def records(outcome: AuditResult) -> list[dict[str, Any]]:
-    """Return what came of each pair of a defense and an attack."""
+    """Return a record for each pair of a defense and an attack."""
     return [{key: v for key, v in _entry(outcome, *pair).items() if key != "tried"} for pair in outcome.matrix.entries]
 
 
 def numbers(outcome: AuditResult) -> dict[str, Any]:
-    """Return everything that the page tells, as numbers."""
+    """Return everything on the page, as numbers."""
     grid = outcome.grid
     asked = grid.asked
     return {

@@ -1,4 +1,4 @@
-"""What an audit came to: the matrix, what each defense costs, who is recommended; from run folders, by rules."""
+"""The findings of an audit: the matrix, the cost of each defense, the recommendation; from run folders, by rules."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from sparsefed.results.summary import summary
 from sparsefed.sweeps import ledger as results
 from sparsefed.sweeps.ledger import Row
 
-SIGHT = ("rows", "all rows", "history", "root", "layers", "model")  # more than norms and sums, ever more
+SIGHT = ("rows", "all rows", "history", "root", "layers", "model")  # beyond norms and sums, in increasing order
 Pair = tuple[str, str]  # defense, attack
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a defense costs where nobody attacks."""
+    """The cost of a defense without attackers."""
 
     seconds: float | None  # a round without its evaluation, see `_seconds`
     times: float | None  # over that of no defense
@@ -45,12 +45,12 @@ class Measured:
     matrix: Matrix
     records: Mapping[Pair, tuple[RunRecord, ...]]  # a seed each
     variants: Mapping[Pair, str]  # the strongest
-    tried: Mapping[Pair, Mapping[str, Mapping[str, float]]]  # what each variant got at the search's seed
+    tried: Mapping[Pair, Mapping[str, Mapping[str, float]]]  # the result of each variant at the search's seed
 
 
 @dataclass(frozen=True)
 class AuditResult(Report, described_by="sparsefed.commands.audit.document"):
-    """All there is to tell."""
+    """The result of an audit: what was measured, and the recommendation that follows."""
 
     grid: Grid
     facts: Facts
@@ -58,13 +58,13 @@ class AuditResult(Report, described_by="sparsefed.commands.audit.document"):
     measured: Measured
     costs: Mapping[str, Cost]
     recommendation: Recommendation | None
-    varied: tuple[RunRecord, ...]  # with other k and L, and beside them the same as it was
-    certificates: Mapping[str, str]  # by defense: what is promised, or why nothing is
+    varied: tuple[RunRecord, ...]  # with other k and L, and with its own
+    certificates: Mapping[str, str]  # by defense: its certificate, or why there is none
     problem: Exception | None = None  # a sentence about runs that failed
     seconds: float | None = None  # of all runs
 
     def records(self) -> list[dict[str, Any]]:
-        """Return a flat record a pair of defense and attack: accuracies, harm, and whether the defense held."""
+        """Return one flat record per pair of defense and attack: accuracies, harm, and whether the defense held."""
         return [self._record(*pair) for pair in self.matrix.entries]
 
     def _record(self, defense: str, attack: str) -> dict[str, Any]:
@@ -93,7 +93,7 @@ class AuditResult(Report, described_by="sparsefed.commands.audit.document"):
 
 
 def measured(rows: Sequence[Row], out: Path) -> Measured:
-    """The reported runs as a matrix, in the order of the plan; those that failed are not there."""
+    """Return the reported runs as a matrix, in the order of the plan; failed runs are missing."""
     done = [row for row in rows if row["status"] == "done"]
     reported = [row for row in done if row["role"] == "result"]
     records: dict[Pair, tuple[RunRecord, ...]] = {}
@@ -118,14 +118,14 @@ def _pair(row: Row) -> Pair:
 
 
 def _record(row: Row, out: Path) -> RunRecord:
-    """A run under the name that a reader knows it by."""
+    """Load a run, named after its defense and attack."""
     defense, attack = _pair(row)
     name = f"{defense}, {attack}" if attack == NO_ATTACK else f"{defense} under {attack}"
     return replace(runs.load_run(results.folder(out, row["key"])), name=name)
 
 
 def varied_records(rows: Sequence[Row], out: Path) -> list[RunRecord]:
-    """The runs of the sensitivity plan that there are."""
+    """Load the finished runs of the sensitivity plan."""
     return [_record(row, out) for row in rows if row["status"] == "done"]
 
 
@@ -133,7 +133,7 @@ def varied_records(rows: Sequence[Row], out: Path) -> list[RunRecord]:
 
 
 def candidates(found: Measured, members: Sequence[DefenseSpec], attacks: Sequence[str]) -> list[Candidate]:
-    """The defenses as the recommendation sees them."""
+    """Return the defenses as candidates for the recommendation."""
     judgement = judgements(found.matrix)
     return [_candidate(found, member, attacks, judgement.get(member.name)) for member in members]
 
@@ -154,7 +154,7 @@ def _candidate(found: Measured, member: DefenseSpec, attacks: Sequence[str], jud
 
 
 def harm(matrix: Matrix, defense: str, attack: str) -> float | None:
-    """The larger of what attackers gained and what was lost, from 0 to 1; None where it was not measured."""
+    """Return the larger of what attackers gained and what was lost, from 0 to 1; None if it was not measured."""
     entry = matrix.entries.get((defense, attack))
     if entry is None or judged(matrix, defense, attack) is None:
         return None
@@ -165,13 +165,13 @@ def harm(matrix: Matrix, defense: str, attack: str) -> float | None:
 
 
 def sight(rule: str) -> int:
-    """How much a rule's server must see: 0 for norms and sums alone; one's own rule may see everything."""
+    """Return how much a rule's server must see: 0 for norms and sums alone; a custom rule may see everything."""
     needs = rule_info(DEFENSES[rule]).needs if rule in DEFENSES else SIGHT
     return max((SIGHT.index(need) + 1 for need in needs), default=0)
 
 
 def costs(found: Measured) -> dict[str, Cost]:
-    """Of each defense that was run without attackers."""
+    """Return the cost of each defense that was run without attackers."""
     plain = _seconds(found, UNDEFENDED)
     return {name: _cost(found, name, plain) for name in found.matrix.defenses if (name, NO_ATTACK) in found.records}
 
@@ -182,8 +182,7 @@ def _cost(found: Measured, name: str, plain: float | None) -> Cost:
 
 
 def _seconds(found: Measured, name: str) -> float | None:
-    """A round's time, where nothing was in its way: the median of the fastest tenth of all rounds. What else is at work
-    on a machine can only slow a round down, and by far more than defenses differ."""
+    """Return a round's time, the median of the fastest tenth: other load on a machine can only slow it down."""
     timed = [value for record in found.records.get((name, NO_ATTACK), ()) for _, value in curve(record.rows, "seconds")]
     fastest = sorted(timed)[: max(1, len(timed) // 10)]
     return median(fastest) if fastest else None
@@ -198,26 +197,26 @@ def _bytes(found: Measured, name: str) -> tuple[float | None, float | None]:
 
 
 def worst_attack(found: Measured, defense: str) -> str | None:
-    """The attack that does a defense most harm; the first of equals."""
+    """Return the attack that does a defense most harm; the first of equals."""
     known = {attack: harm(found.matrix, defense, attack) for attack in found.matrix.hostile}
     there = {attack: value for attack, value in known.items() if value is not None}
     return max(there, key=lambda attack: there[attack], default=None)
 
 
 def worst_foe(found: Measured, grid: Grid, defense: str) -> tuple[AttackSpec, str] | None:
-    """The same with its variant."""
+    """Return the attack that does a defense most harm, with its strongest variant."""
     name = worst_attack(found, defense)
     return next(((foe, found.variants[defense, foe.name]) for foe in grid.foes.chosen if foe.name == name), None)
 
 
 def recommended(outcome: AuditResult) -> Config | None:
-    """The audited config with the recommended defense, under the attack that does it most harm."""
+    """Return the audited config with the recommended defense, under the attack that does it most harm."""
     chosen = outcome.recommendation
     return None if chosen is None else equipped(outcome.grid, outcome.measured, outcome.member(chosen.name))
 
 
 def equipped(grid: Grid, found: Measured, member: DefenseSpec) -> Config:
-    """The audited config with a defense of the panel, under the strongest attack found against it."""
+    """Return the audited config with one of the defenses, under the strongest attack found against it."""
     config = grid.asked.config
     table = {**configs.dump(config), "name": f"{config.name or 'audit'}-recommended", "defense": dict(member.table)}
     worst = worst_foe(found, grid, member.name)
@@ -225,7 +224,7 @@ def equipped(grid: Grid, found: Measured, member: DefenseSpec) -> Config:
 
 
 def ends(found: Measured) -> Iterator[RunRecord]:
-    """For each defense the run, at the first seed, under the attack that does it most harm."""
+    """Yield, for each defense, the run at the first seed under the attack that does it most harm."""
     for defense in found.matrix.defenses:
         if (attack := worst_attack(found, defense)) is not None:
             yield found.records[defense, attack][0]

@@ -1,4 +1,4 @@
-"""What is audited and how thoroughly, checked before anything is computed."""
+"""The options of an audit, checked before anything is computed."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ ALL, AUTO = "all", "auto"
 
 @dataclass(frozen=True)
 class AuditOptions:
-    """One audit."""
+    """The options of one audit."""
 
-    config: Config  # the task, the threat model and the attack that the audit begins with
+    config: Config  # the task, the threat model and the first attack
     defenses: tuple[str, ...] = ()  # by name; none: the usual panel
-    attacks: tuple[str, ...] = ()  # by name, beside the config's own; none: those that fit
+    attacks: tuple[str, ...] = ()  # by name, besides the config's own; none: those that fit
     trials: int = TRIALS  # variants of each attack that each defense meets
     seeds: int = SEEDS  # that the strongest of them is reported with
     tolerance: float = TOLERANCE  # test accuracy that a defense may cost without attackers
@@ -37,12 +37,12 @@ class AuditOptions:
 
 
 def read(path: Path, overrides: Sequence[str] = ()) -> Config:
-    """A config in which somebody attacks."""
+    """Load a config and check that it has attackers."""
     return attacked(configs.read(path, overrides))
 
 
 def attacked(config: Config) -> Config:
-    """The config, if it says whom its defenses are up against."""
+    """Return the config if it has attackers; raise a `ConfigError` otherwise."""
     if not config.is_attacked:
         raise ConfigError(
             "nobody attacks in this config, so there is nothing to audit; say who is compromised and what they want, "
@@ -61,7 +61,7 @@ def ask(
     tolerance: float = 100 * TOLERANCE,
     sensitivity: bool = True,
 ) -> AuditOptions:
-    """The options of the command (the tolerance in points), or one sentence that says what is wrong with them."""
+    """Return the command's options (the tolerance in points), or raise an error that explains what is wrong."""
     for option, given in (("--trials", trials), ("--seeds", seeds)):
         if given < 1:
             raise ConfigError(f"{option} is {given}; at least 1 is needed")

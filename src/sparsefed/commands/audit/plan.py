@@ -4,7 +4,7 @@
     audit         every defense: unattacked, and under each attack
     sensitivity   some defenses with other k and L: unattacked, and under the attack that does them most harm
 
-Where nobody attacks the goal stays, as in `run --twins`: attack accuracy there is what attackers get for nothing.
+Without attackers the goal stays, as in `run --twins`: attack accuracy is then the baseline.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Variants = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Grid:
-    """What every plan of an audit is made of."""
+    """The attacks and variants that every plan of an audit is made of."""
 
     asked: AuditOptions
     foes: AttackSpecs
@@ -42,14 +42,14 @@ class Grid:
 
 
 def grid(asked: AuditOptions) -> Grid:
-    """The attacks and their variants."""
+    """Return the attacks and their variants."""
     found = foes(asked)
     seed, config = asked.search_seed, asked.config
     return Grid(asked, found, {foe.name: variants(config, foe, asked.trials, seed) for foe in found.chosen})
 
 
 def pairs(of: Grid, name: str, members: Sequence[DefenseSpec]) -> SweepPlan:
-    """Every one of these defenses unattacked and under every attack."""
+    """Return a plan of these defenses, each unattacked and under every attack."""
     return SweepPlan(name, tuple(each for member in members for each in _rows(of, member)))
 
 
@@ -65,7 +65,7 @@ def _rows(of: Grid, member: DefenseSpec) -> Iterator[CellGroup]:
 
 
 def sensitivity(of: Grid, name: str, d: int, varied: Sequence[tuple[DefenseSpec, AttackSpec, str]]) -> SweepPlan:
-    """These defenses with other k and L, each under one variant of one attack; at the first seed alone."""
+    """Return a plan of these defenses with other k and L, each under one variant of one attack; at the first seed."""
     first = of.asked.reported[:1]
     groups: list[CellGroup] = []
     for member, foe, variant in varied:
@@ -79,12 +79,12 @@ def sensitivity(of: Grid, name: str, d: int, varied: Sequence[tuple[DefenseSpec,
 
 
 def with_variant(of: Grid, foe: AttackSpec, variant: str) -> dict[str, Any]:
-    """[attack] of a variant."""
+    """Return the [attack] table of a variant."""
     return {**foe.table, **of.variants[foe.name].get(variant, {})}
 
 
 def turned(table: Mapping[str, Any], d: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """A defense with k, then L, at a quarter, half, twice and four times what it is.
+    """Yield a defense with k, then L, at a quarter, half, twice and four times its value.
 
     >>> [told for told, _ in turned({"name": "sparsefed", "k": 3, "clip_norm": 1.0}, d=10)]
     ['k = 1', 'k = 2', 'k = 6', 'k = 10', 'clip_norm = 0.25', 'clip_norm = 0.5', 'clip_norm = 2', 'clip_norm = 4']
@@ -118,10 +118,10 @@ def _calm(
 
 def _calm_slot(values: Mapping[str, str], attacked: Combination, seed: int) -> CellSlot:
     calm = twin(attacked.result(seed), "unattacked")
-    assert calm is not None  # somebody attacks: `options.attacked`
+    assert calm is not None  # ensured by `options.attacked`
     return CellSlot(values, "result", None, seed, calm)
 
 
 def variant_of(attack: str | None) -> str:
-    """The variant that a line of results reports."""
+    """Return the variant that a line of results reports."""
     return attack if attack is not None and attack.startswith("variant") else GIVEN

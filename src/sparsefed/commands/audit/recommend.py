@@ -2,16 +2,16 @@
 
 1. *Eligible* is a defense that learned without attackers, met every attack, and without attackers costs at most
    `tolerance` of test accuracy against no defense.
-2. An attack's *harm* is the larger of what attackers gain (attack accuracy beyond what they get for nothing) and what
-   is lost (test accuracy, against the same defense without attackers); 1 where the model did not learn.
+2. An attack's *harm* is the larger of what attackers gain (attack accuracy beyond the baseline) and what is lost (test
+   accuracy, against the same defense without attackers); 1 if the model did not learn.
 3. Of the eligible, those come first that held against all attacks, then those that held in part, then those that fell
-   (`report.matrix.judged`); among these, the one whose worst attack does least harm.
-4. Who is as good as that one, within the spread of its seeds but at least `TIE` and at most `WIDEST`, ties with it. Of
-   those that tie, who keeps most test accuracy without attackers, within `TIE`; of these the simplest: whose server
-   must see least, then whose devices send and receive least, then who stands first in the panel.
-5. If the one that is left does not hold, whoever would hold but costs too much is named beside it.
+   (`results.matrix.judged`); among these, the one whose worst attack does least harm.
+4. A defense as good as that one, within the spread of its seeds but at least `TIE` and at most `WIDEST`, ties with it.
+   Of those that tie, the ones that keep most test accuracy without attackers, within `TIE`; of these the simplest: its
+   server must see least, then its devices send and receive least, then it comes first in the panel.
+5. If that one does not hold, defenses that hold but cost too much are named beside it.
 
-Times are not looked at: they differ from run to run, and a recommendation must not.
+Times are not used: they differ from run to run, and a recommendation must not.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ ORDER: tuple[Judgement, ...] = ("held", "in part", "fell")
 
 @dataclass(frozen=True)
 class Candidate:
-    """A defense by what was measured of it."""
+    """A defense and what was measured of it."""
 
     name: str
     clean: float | None  # test accuracy without attackers; None: not measured, or it did not learn
     harms: Mapping[str, float | None]  # by attack; None: not measured
     judgement: Judgement | None  # against the worst attack
     spread: float = 0.0  # of the seeds, under the worst attack
-    sees: int = 0  # how much the server must see of updates, see `outcome.SIGHT`
-    traffic: float = 0.0  # bytes up and down, a device and round
+    sees: int = 0  # how much the server must see of updates, see `findings.SIGHT`
+    traffic: float = 0.0  # bytes up and down per device and round
 
     @property
     def worst(self) -> tuple[str, float] | None:
-        """The attack that does most harm, and how much; the first of equals."""
+        """Return the attack that does most harm, and how much; the first of equals."""
         known = {attack: harm for attack, harm in self.harms.items() if harm is not None}
         name = max(known, key=lambda attack: known[attack], default=None)
         return None if name is None else (name, known[name])
@@ -52,7 +52,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """A defense, and why not the others."""
+    """A recommended defense, and why not the others."""
 
     name: str
     judgement: Judgement | None
@@ -62,7 +62,7 @@ class Recommendation:
     passed_over: Mapping[str, str] = field(default_factory=dict)
     holds_but_costs_more: Mapping[str, float] = field(
         default_factory=dict
-    )  # who would hold, and the accuracy that costs
+    )  # defenses that would hold, and the accuracy that each costs
 
     @property
     def holds(self) -> bool:
@@ -70,7 +70,7 @@ class Recommendation:
 
 
 def recommend(candidates: Sequence[Candidate], tolerance: float, baseline: str) -> Recommendation | None:
-    """By the rule above; None where nothing is eligible, which can only be where something was not measured."""
+    """Return the recommendation by the rule above; None if nothing is eligible because something was not measured."""
     plain = next((each.clean for each in candidates if each.name == baseline), None)
     why_not = {each.name: _ineligible(each, plain, tolerance) for each in candidates}
     eligible = [each for each in candidates if not why_not[each.name]]
@@ -91,7 +91,7 @@ def recommend(candidates: Sequence[Candidate], tolerance: float, baseline: str) 
 
 
 def _holds_but_costs_more(candidates: Sequence[Candidate], plain: float | None, tolerance: float) -> dict[str, float]:
-    """Who would be recommended as holding, were the tolerance larger; the cheapest first."""
+    """Return the defenses that would be recommended at a larger tolerance, the cheapest first."""
     able = [each for each in candidates if each.judgement == "held" and not _ineligible(each, plain, 1.0)]
     cost = {each.name: (plain or 0.0) - (each.clean or 0.0) for each in able}
     return {name: cost[name] for name in sorted(cost, key=lambda name: cost[name]) if round(cost[name], 4) > tolerance}
@@ -107,7 +107,7 @@ def _ties(candidate: Candidate, best: Candidate) -> bool:
 
 
 def _ineligible(candidate: Candidate, plain: float | None, tolerance: float) -> str:
-    """Why a defense is out of the question; '' where it is not."""
+    """Return why a defense is not eligible; '' if it is."""
     if candidate.clean is None:
         return "does not learn the task without attackers, or that was not measured"
     missing = [attack for attack, harm in candidate.harms.items() if harm is None]

@@ -1,8 +1,8 @@
 """Variants of an attack: as given first, then points spread evenly over the ranges that `tune` searches.
 
 The points are the Kronecker sequence of the powers of 1/g, g the root of g^(n+1) = g + 1 (n = 1: the golden ratio),
-from a start that the seed draws: of any number of points none lie close together, which a search as short as an
-audit's needs more than luck. Only numbers are varied; choices stay as given. Every defense meets the same variants.
+from a start drawn by the seed: however many the points, none lie close together, which matters in a search as short as
+an audit's. Only numbers are varied; choices stay as given. Every defense meets the same variants.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DIGITS = 3  # of a parameter
 
 
 def variants(config: Config, foe: AttackSpec, count: int, seed: int) -> dict[str, dict[str, Any]]:
-    """So many variants by name, as parts of [attack]; fewer where the attack has less to vary."""
+    """Return up to `count` variants by name, as parts of [attack]; fewer if the attack has less to vary."""
     found: dict[str, dict[str, Any]] = {GIVEN: {}}
     ranges = numbers(config, foe)
     start = rng(seed, f"audit {foe.name}").random(len(ranges))
@@ -36,7 +36,7 @@ def variants(config: Config, foe: AttackSpec, count: int, seed: int) -> dict[str
 
 
 def numbers(config: Config, foe: AttackSpec) -> Mapping[str, Range]:
-    """The parameters of an attack's method that are varied, with their ranges."""
+    """Return the parameters of an attack's method that are varied, with their ranges."""
     try:
         space = search_space(config.model_copy(update={"attack": Named(**foe.table)}))
     except ConfigError:  # nothing to search
@@ -45,7 +45,7 @@ def numbers(config: Config, foe: AttackSpec) -> Mapping[str, Range]:
 
 
 def steps(n: int) -> list[float]:
-    """1/g, 1/g^2, ..., with g^(n+1) = g + 1.
+    """Return 1/g, 1/g^2, ..., with g^(n+1) = g + 1.
 
     >>> [round(step, 4) for step in steps(1)], [round(step, 4) for step in steps(2)]
     ([0.618], [0.7549, 0.5698])
@@ -57,7 +57,7 @@ def steps(n: int) -> list[float]:
 
 
 def placed(within: Range, u: float) -> float | int:
-    """The number at a share u of the range, on its own scale.
+    """Return the number at a share u of the range, on the range's own scale.
 
     >>> placed(Range(0.01, 1.0, True, False), 0.5), placed(Range(1, 20, True, True), 0.99)
     (0.1, 19)

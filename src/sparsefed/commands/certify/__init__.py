@@ -1,7 +1,7 @@
-"""The certificate of a config or a run: what `theory` needs is read from it, and what comes out is put in words.
+"""The certificate of a config or a run: the inputs of `theory` are read from it, and the results put into words.
 
-Nothing here is a bound by itself: the bounds are in `theory`, numbers in and numbers out. This package says which
-numbers go in, where each comes from (`Assumption`), and refuses what the theory does not cover.
+The bounds themselves are in `theory`, numbers in and numbers out. This package decides which numbers go in, where each
+comes from (`Assumption`), and refuses what the theory does not cover.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Certified accuracy of one softmax layer: from a source and a trained model to the curve against attackers' shares.
+"""Certified accuracy of one softmax layer, from a source and a trained model to its curve over attackers' shares.
 
-The model without attackers says which points stay right under every attack. A model from a run under attack says less:
-where it is right by more than the radius, the one without attackers is right too, whatever this run's attackers sent.
+The model without attackers shows which points stay right under every attack. A model from a run under attack shows
+less: where it is right by more than the radius, the one without attackers is right too, whatever was sent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sparsefed.theory.linear import Certified, Points, Radii
 from sparsefed.theory.radius import capped
 from sparsefed.theory.threat_schedule import ThreatSchedule
 
-SHARES = (0.0, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)  # where nothing is certified but at 0
+SHARES = (0.0, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)  # used if nothing is certified above 0
 STEPS = 24  # of the curve, up to half as much again as the largest share
 
 
@@ -31,20 +31,20 @@ class Accuracy:
 
     points: int
     plain: float  # accuracy of the model as it is
-    chance: float  # of always naming the most frequent class
+    chance: float  # of always predicting the most frequent class
     certified: Certified  # for the attackers that the certificate is about; `share` is their largest in a round
-    curve: tuple[Certified, ...]  # for the same share in every round; of a run under attack there is none
+    curve: tuple[Certified, ...]  # for one share in every round; empty for a run under attack
     largest: float | None  # share with more than chance certified; None: at no share
     attacked: bool  # whether the model comes from a run under attack
 
     @property
     def vacuous(self) -> bool:
-        """Whether a constant is as good as what is certified."""
+        """Return whether a constant prediction is as good as what is certified."""
         return self.certified.accuracy <= self.chance
 
 
 def accuracy(source: CertificateSource, smooth: Smoothness, route: Route, schedule: ThreatSchedule) -> Accuracy | None:
-    """Return the certified accuracy; None where the model is not one softmax layer or has not been trained."""
+    """Return the certified accuracy; None if the model is not one softmax layer or has not been trained."""
     if smooth.layer is None or source.final is None or source.exceeds(schedule):
         return None
     points = _points(source, source.final)

@@ -1,4 +1,4 @@
-"""What a certificate rests on, each with how it is known, and what the whole may therefore be called."""
+"""The assumptions of a certificate, how each is known, and the status of the result that follows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TITLES: dict[Status, str] = {
 
 @dataclass(frozen=True)
 class Assumption:
-    """One thing that must hold."""
+    """An assumption that must hold."""
 
     about: str  # a word or two
     says: str
@@ -31,7 +31,7 @@ class Assumption:
 
 
 def status(assumptions: Iterable[Assumption]) -> Status:
-    """What may be said of a number that rests on these.
+    """Return the status of a number that rests on these assumptions.
 
     >>> status([Assumption("c", "from the data", "by construction"), Assumption("omega", "given", "assumed", True)])
     'conditional'

@@ -1,7 +1,7 @@
-"""Every bound of `theory.radius` for one threat schedule, and radii as a person reads them.
+"""Every bound of `theory.radius` for one threat schedule, and radii as text.
 
-*Best* is the number to quote: the capped recursion, which is never above the recursion nor above what clipping alone
-promises (*movement*), or, for one softmax layer, the l2 route where that is smaller.
+*Best* is the number to quote: the capped recursion, which is never above the recursion nor above the bound from
+clipping alone (*movement*), or, for one softmax layer, the l2 route if that is smaller.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sparsefed.theory import radius
 from sparsefed.theory.radius import Radius
 from sparsefed.theory.threat_schedule import ThreatSchedule
 
-ALIKE = 1e-9  # of logarithms: two bounds that are one
+ALIKE = 1e-9  # between logarithms: two bounds count as equal
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,12 @@ class Bounds:
 
     @property
     def best(self) -> Radius:
-        """The smallest that is a bound: the capped recursion, or the l2 route."""
+        """Return the smallest bound: the capped recursion, or the l2 route."""
         return self.capped if self.softmax is None or self.capped.log <= self.softmax.log else self.softmax
 
     @property
     def only_clipping(self) -> bool:
-        """Whether the theorem adds nothing to what clipping promises by itself."""
+        """Return whether the theorem adds nothing to the bound from clipping alone."""
         return self.best.log >= self.movement.log - ALIKE
 
 
@@ -95,6 +95,6 @@ def power(log: float) -> str:
 
 
 def _up(value: float, decimals: int) -> float:
-    """Round up, but for what floating point added."""
+    """Round up, ignoring floating-point error."""
     scaled = value * 10.0**decimals
     return math.ceil(scaled - 1e-9 * max(1.0, abs(scaled))) / 10.0**decimals

@@ -1,4 +1,4 @@
-"""The certificate of a config or a run: every radius for it and its dense twin, what they rest on, and the verdict."""
+"""The certificate of a config or a run: its radii and those of its dense twin, their assumptions, and the verdict."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from sparsefed.core.progress import OnProgress
 from sparsefed.reports.result import Report
 from sparsefed.results.numbers import percent
 
-HARDLY = 1.1  # a factor that is not worth its digits
+HARDLY = 1.1  # a smaller factor is not worth reporting
 
 
 @dataclass(frozen=True)
 class Certificate(Report, described_by="sparsefed.commands.certify.document"):
-    """How far attackers can drive a model at most, with all that it rests on."""
+    """The certificate: how far attackers can move a model at most, with all its assumptions."""
 
     source: CertificateSource
     protocols: ThreatSchedules
@@ -47,32 +47,32 @@ class Certificate(Report, described_by="sparsefed.commands.certify.document"):
 
     @property
     def own(self) -> Bounds:
-        """The bounds of the source's own schedule."""
+        """Return the bounds of the source's own schedule."""
         return self.sparse or self.dense
 
     @property
     def sides(self) -> dict[str, Bounds]:
-        """The bounds of the source's own schedule, and of the dense one where it is another."""
+        """Return the bounds of the source's own schedule, and of the dense one if it differs."""
         return {**({} if self.sparse is None else {"sparse": self.sparse}), "dense": self.dense}
 
     @property
     def status(self) -> Status:
-        """What the number to quote may be called."""
+        """Return the status of the number to quote."""
         return self.status_of("softmax" if self.own.best is self.own.softmax else "capped")
 
     def status_of(self, field: str) -> Status:
-        """Return what one of the bounds may be called: clipping alone does not need c, and the l2 route not omega."""
+        """Return the status of one of the bounds: clipping alone does not need c, nor the l2 route omega."""
         spared = {"movement": "c", "softmax": "omega"}.get(field)
         return status(each for each in self.assumptions if each.about != spared)
 
     def is_bound(self, field: str) -> str:
-        """Return whether one of the bounds is one: yes, if (under the assumptions), estimate or NO."""
+        """Return whether a field is really a bound: yes, if (under the assumptions), estimate or NO."""
         if field == "paper" and not self.own.paper_is_bound:
             return "NO"
         return {"certificate": "yes", "conditional": "if", "estimate": "estimate"}[self.status_of(field)]
 
     def records(self) -> list[dict[str, Any]]:
-        """Return a flat record for each radius, in natural logarithms, as `pandas.DataFrame` takes them."""
+        """Return a flat record for each radius, in natural logarithms, in the form that `pandas.DataFrame` takes."""
         fields = ("softmax", "capped", "recursion", "recursion_sqrt_d", "movement", "closed_form", "paper")
         every = ((side, field, getattr(each, field)) for side, each in self.sides.items() for field in fields)
         return [
@@ -86,12 +86,12 @@ class Certificate(Report, described_by="sparsefed.commands.certify.document"):
 
     @property
     def title(self) -> str:
-        """What it may be called, and of what it is."""
+        """Return the title: the status, and the name of the source."""
         return f"{TITLES[self.status]}: {self.source.name}"
 
     @property
     def verdict(self) -> list[str]:
-        """The whole verdict, the most important first."""
+        """Return the whole verdict, the most important sentence first."""
         certified = self.certified_accuracy_sentence
         return [
             f"{self.title}.",
@@ -104,7 +104,7 @@ class Certificate(Report, described_by="sparsefed.commands.certify.document"):
 
     @property
     def headline(self) -> str:
-        """The number to quote, in a sentence."""
+        """Return the number to quote, in a sentence."""
         sure, distance = {
             "certificate": ("However they attack,", "is at most"),
             "conditional": ("If what was given or measured holds under every attack, then", "is at most"),
@@ -118,7 +118,7 @@ class Certificate(Report, described_by="sparsefed.commands.certify.document"):
 
     @property
     def worth(self) -> list[str]:
-        """What the number is worth beside the trivial bound, and beside what training did."""
+        """Return sentences that compare the number with the trivial bound and with the distance trained."""
         return [*self._beside_clipping(), *([] if self.travelled is None else [self._beside_training(self.travelled)])]
 
     def _beside_clipping(self) -> Iterator[str]:
@@ -155,7 +155,7 @@ class Certificate(Report, described_by="sparsefed.commands.certify.document"):
 
     @property
     def certified_accuracy_sentence(self) -> str | None:
-        """What is certified of test points; None where the model is not one softmax layer or is not trained."""
+        """Return a sentence on certified accuracy; None if the model is not one softmax layer or is not trained."""
         accuracy = self.accuracy
         if accuracy is None:
             if not self.source.exceeds(self.protocols.own):
@@ -204,7 +204,7 @@ def share_down(share: float) -> str:
 
 
 def _share(share: float) -> str:
-    """Write a share of attackers rounded down, for what is certified at it is so below it.
+    """Write a share of attackers rounded down: what is certified at a share is certified below it.
 
     >>> _share(0.012345), _share(1.0)
     ('1.23%', '100%')
@@ -231,7 +231,7 @@ def certify(
     on_progress: OnProgress | None = None,
     runner: RunAll | None = None,
 ) -> Certificate:
-    """Certify how far attackers can drive the model of a config or a run, at most.
+    """Certify how far attackers can move the model of a config or a run, at most.
 
     Args:
         subject: A config, its table, the path of its file, or a run folder.
@@ -313,7 +313,7 @@ def _lengths(source: CertificateSource, smooth: Smoothness) -> Iterator[Assumpti
 
 
 def _always(source: CertificateSource, server: CoveredServer) -> Iterator[Assumption]:
-    """Yield what every certificate rests on."""
+    """Yield the assumptions of every certificate."""
     rounds = source.rounds
     rates, norms = [each.lr for each in rounds], [each.budget for each in rounds]
     where = "as the run recorded them" if source.run else "from the config's schedule"

@@ -1,4 +1,4 @@
-"""A measured convergence for a person: sentences, a table, a chart with logarithmic axes, a page."""
+"""A measured convergence as a document: sentences, a table, and a chart with logarithmic axes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ RULES = (
 
 
 def sentences(found: Convergence) -> list[str]:
-    """What came out, the most important first."""
+    """Return the results in sentences, the most important first."""
     rounds = len(found.deltas)
     way, noise, memory = terms(found.measured, min(found.deltas), rounds)
     return [
@@ -53,7 +53,7 @@ def sentences(found: Convergence) -> list[str]:
 
 
 def _news(found: Convergence) -> str:
-    """From when on a bound is below what is known without it."""
+    """Return the round from which each bound is below the gradient at the start, in a sentence."""
     start = f"{GRADIENT} = {length(found.points[0].gradient)} at the start"
     told = []
     for name, bound in (("with what was measured", found.bound), ("with nothing measured", found.worst)):
@@ -63,12 +63,12 @@ def _news(found: Convergence) -> str:
 
 
 def curves(found: Convergence) -> Mapping[str, list[float]]:
-    """What is drawn, by the number of rounds 1, 2, ..."""
+    """Return the curves to draw, over the number of rounds 1, 2, ..."""
     return dict(zip(HEAD[1:], (found.least, found.bound, found.worst, found.as_printed), strict=True))
 
 
 def _rows(found: Convergence) -> Iterator[tuple[doc.TableCell, ...]]:
-    """Yield 1, 2, 5, 10, ... rounds, and all of them, under HEAD."""
+    """Yield the rows of the table under HEAD: at 1, 2, 5, 10, ... rounds, and at the last."""
     last = len(found.deltas)
     for done in dict.fromkeys([*map(int, log_ticks(1, last)), last]):
         lines = (doc.TableCell(length(line[done - 1]), line[done - 1]) for line in curves(found).values())
@@ -76,7 +76,7 @@ def _rows(found: Convergence) -> Iterator[tuple[doc.TableCell, ...]]:
 
 
 def chart(found: Convergence) -> alt.LayerChart:
-    """Measured and promised against the number of rounds."""
+    """Draw the measured gradient and its bounds against the number of rounds."""
     lines, last = curves(found), len(found.deltas)
     even = sorted({round(last ** (i / MOST_POINTS)) for i in range(MOST_POINTS + 1)})
     looked = sorted({last, *(point.rounds + 1 for point in found.points[:-1])})
@@ -103,7 +103,7 @@ def _log(low: float, high: float) -> dict[str, Any]:
 
 
 def _start(found: Convergence, low: float, high: float) -> list[alt.Chart]:
-    """A rule at the gradient of the first model, below which a bound says something."""
+    """Draw a rule at the gradient of the first model; only below it is a bound informative."""
     value = significant(found.points[0].gradient)
     if not low < value < high:
         return []
@@ -121,7 +121,7 @@ def _dressed(drawn: alt.LayerChart, found: Convergence) -> alt.LayerChart:
 
 
 def document(found: Convergence) -> doc.Document:
-    """Return everything there is to read about a measured convergence."""
+    """Return a measured convergence as a document."""
     news, *more = sentences(found)
     name = found.config.name or "a config"
     numbers = doc.table("The least gradient and its bounds", HEAD, _rows(found))

@@ -1,6 +1,6 @@
-"""A certificate for a reader: the verdict in plain sentences, the radii, what it rests on; and all of it as JSON.
+"""A certificate as a document: the verdict in plain sentences, the radii, the assumptions; and everything as JSON.
 
-In the JSON radii are natural logarithms, null where a radius is 0 and has none.
+In the JSON radii are natural logarithms, null for a radius of 0.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ SAID = {
 
 
 def document(found: Certificate) -> doc.Document:
-    """Return everything there is to read about a certificate."""
+    """Return a certificate as a document."""
     drawn = [doc.Figure(name, chart, SAID[name]) for name, chart in charts(found).items()]
     kind = "run folder" if found.source.run else "config"
     parts = (
@@ -133,7 +133,7 @@ def _accuracy_rows(found: Accuracy) -> Iterator[tuple[doc.TableCell, ...]]:
 
 
 def numbers(found: Certificate) -> dict[str, Any]:
-    """Return everything that the table and the page say, unrounded."""
+    """Return everything in the table and on the page, unrounded."""
     source = found.source
     return {
         "title": TITLES[found.status],

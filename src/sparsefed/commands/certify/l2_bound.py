@@ -1,6 +1,6 @@
 """The l2 route of one softmax layer (`theory.linear`), for a source: often far below the l1 recursion.
 
-A distance in l2 bounds the one in l1 by sqrt(d) of it, so that both routes end in the same table.
+A distance in l1 is at most sqrt(d) times the one in l2, so both routes end in the same table.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Route = Callable[[ThreatSchedule], Radius | None]  # the l2 radius; None where t
 
 
 def no_route(schedule: ThreatSchedule) -> None:  # noqa: ARG001 - a route of a model that has none
-    """Return no radius: every model but one softmax layer."""
+    """Return None, the route of every model but one softmax layer."""
     return
 
 
@@ -27,7 +27,7 @@ def l2_route(source: CertificateSource, server: CoveredServer, smooth: Smoothnes
     """Return the route of the source's model; top-k with momentum has none."""
     if smooth.layer is None:
         return no_route
-    # What the server multiplies an update with after clipping it, and a device its gradient before.
+    # The server's factor on an update after clipping it, and the device's on its gradient before.
     after = [each.lr if server.inside and source.config.train.mode != "fedavg" else 1.0 for each in source.rounds]
     scales = [local_scale(source, each.lr) * factor for each, factor in zip(source.rounds, after, strict=True)]
     steep, free = [scale * smooth.layer.smooth for scale in scales], [scale * smooth.uncut for scale in scales]
@@ -38,7 +38,7 @@ def l2_route(source: CertificateSource, server: CoveredServer, smooth: Smoothnes
         if given.k is not None and given.rho > 0:
             return None
         t = len(given.lines)
-        seen = norms[:t] if norms is not None and given.k == server.k else None  # of this protocol, not of its twin
+        seen = norms[:t] if norms is not None and given.k == server.k else None  # this schedule's, not its twin's
         return l2_radius(given, steep[:t], free[:t], seen)
 
     return route
@@ -47,7 +47,7 @@ def l2_route(source: CertificateSource, server: CoveredServer, smooth: Smoothnes
 def longest(source: CertificateSource) -> list[float] | None:
     """Return the longest update of each round before clipping, if a run without attackers recorded them all.
 
-    What was measured under one attack says nothing of another.
+    Norms measured under one attack do not bound those under another.
     """
     if source.attacked:
         return None

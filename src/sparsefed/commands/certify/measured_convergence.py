@@ -1,6 +1,6 @@
-"""The convergence theorem beside a run: one softmax layer is trained with SparseFed, and its whole gradient measured.
+"""The convergence theorem compared with a run: one softmax layer trained with SparseFed, its full gradient measured.
 
-Everything the theorem needs (`theory.convergence`) is known here or measured, and each says which:
+Everything the theorem needs (`theory.convergence`) is known here or measured, as stated for each:
 
     f         mean over the devices of the mean loss of each, sum_j v_j loss(theta; x_j): what uniform cohorts estimate
               without a bias
@@ -8,12 +8,12 @@ Everything the theorem needs (`theory.convergence`) is known here or measured, a
               (diag p - p p^T) (x) x x^T, and the first factor has no eigenvalue above 1/2, which is approached
     f*        at least 0
     sigma^2   E |g|^2 = phi mean_i |g_i|^2 + (1 - phi) |grad f|^2 over cohorts of n of N devices, with phi = (N - n) /
-              (n (N - 1)). *Measured*: the largest at the models that are looked at. *For every model*: |g_i| <= sqrt 2
+              (n (N - 1)). *Measured*: the largest at the measured models. *For every model*: |g_i| <= sqrt 2
               mean_j |x_j| and |grad f|^2 <= 2 lambda_max(sum_j v_j x_j x_j^T), as |p - y|_2 <= sqrt 2
     delta     of each round, *measured*; k/d in the *worst case*
 
 So the bound with the worst case and the moment for every model assumes nothing; the other holds if contraction and
-moment are on the way no worse than was seen. The theorem speaks of an expectation over the cohorts, a run is one draw.
+moment are on the way no worse than was seen. The theorem bounds an expectation over the cohorts; a run is one draw.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ CHUNK = 4096  # examples at a time
 
 @dataclass(frozen=True)
 class MeasuredModel:
-    """The objective at the model after so many rounds."""
+    """The objective at the model after some rounds."""
 
     rounds: int
     loss: float  # f
@@ -58,10 +58,10 @@ class MeasuredModel:
 
 @dataclass(frozen=True)
 class Convergence(Report, described_by="sparsefed.commands.certify.convergence_document"):
-    """The convergence of a run as measured, and what the theorem says of it.
+    """The measured convergence of a run, and the theorem's bounds on it.
 
-    Curves are by the number of rounds R = 1, 2, ..., of the least |grad f|^2 before round R: what bounded it once goes
-    on to bound it, so none of them rises.
+    Curves are over the number of rounds R = 1, 2, ..., and show the least |grad f|^2 before round R: a bound continues
+    to hold once it held, so none of them rises.
     """
 
     config: Config
@@ -69,28 +69,28 @@ class Convergence(Report, described_by="sparsefed.commands.certify.convergence_d
     k: int
     proven: Descent  # with the moment of every model
     measured: Descent  # with the largest moment that was seen
-    deltas: tuple[float, ...]  # a round each
+    deltas: tuple[float, ...]  # one per round
     points: tuple[MeasuredModel, ...]  # the first before round 1
 
     @cached_property
     def bound(self) -> list[float]:
-        """With contraction and moment as measured."""
+        """Return the bound with contraction and moment as measured."""
         return _never_rising(sharp(self.measured, self.deltas))
 
     @cached_property
     def worst(self) -> list[float]:
-        """With nothing measured but f at the start."""
+        """Return the bound with nothing measured but f at the start."""
         return _never_rising(sharp(self.proven, [worst_delta(self.d, self.k)] * len(self.deltas)))
 
     @cached_property
     def as_printed(self) -> list[float]:
-        """The appendix' theorem as printed, with the least contraction and the moment that were measured."""
+        """Return the bound of the appendix' theorem as printed, with the measured least contraction and moment."""
         least = min(self.deltas)
         return [printed(self.measured, least, rounds) for rounds in range(1, len(self.deltas) + 1)]
 
     @cached_property
     def least(self) -> list[float]:
-        """Among the models that were looked at; no less than among all."""
+        """Return the least gradient among the measured models, which is no less than among all."""
         at = {point.rounds: point.gradient for point in self.points}
         return _never_rising(at.get(done, math.inf) for done in range(len(self.deltas)))
 
@@ -100,7 +100,7 @@ class Convergence(Report, described_by="sparsefed.commands.certify.convergence_d
         return next((rounds for rounds, value in enumerate(bound, 1) if value < start), None)
 
     def records(self) -> list[dict[str, Any]]:
-        """Return a flat record for each number of rounds, as `pandas.DataFrame` takes them."""
+        """Return a flat record for each number of rounds, in the form that `pandas.DataFrame` takes."""
         lines = {"least": self.least, "bound": self.bound, "worst": self.worst, "as_printed": self.as_printed}
         return [
             {"rounds": done, **{name: line[done - 1] for name, line in lines.items()}}
@@ -117,7 +117,7 @@ def measure_convergence(
 ) -> Convergence:
     """Train a config and compare its gradients with the convergence theorem.
 
-    The objective is looked at before round 1, every `evaluate_every` rounds, and more often in the beginning.
+    The objective is measured before round 1, every `evaluate_every` rounds, and more often in the beginning.
 
     Args:
         subject: A config, its table, the path of its file, or a run folder, whose config is trained once more.
@@ -125,7 +125,7 @@ def measure_convergence(
         on_progress: Called after every round.
 
     Raises:
-        ConfigError: The theorem does not speak of this config, or it cannot be measured exactly.
+        ConfigError: The theorem does not cover this config, or it cannot be measured exactly.
     """
     config = _config(subject, overrides)
     check(config)
@@ -162,7 +162,7 @@ def _config(subject: Subject, overrides: Sequence[str]) -> Config:
 
 
 def check(config: Config) -> None:
-    """Refuse, in one sentence, what the theorem does not speak of or what cannot be measured exactly."""
+    """Raise an error if the theorem does not cover a config, or it cannot be measured exactly."""
     train, defense, params = config.train, config.defense.name, config.defense.params
     wanted: dict[str, tuple[Any, Any]] = {
         "model.name": (config.model.name, "softmax"),
@@ -206,7 +206,7 @@ class _Looker:
     batch: Batch  # all devices' examples, device after device
     weights: Tensor  # float64 [M], the v_j: a device weighs 1/N, its examples share that
     smoothness: float
-    moment: float  # E |g|^2 at most, whatever the model
+    moment: float  # upper bound of E |g|^2 for every model
 
     def at(self, theta: Tensor, rounds: int) -> MeasuredModel:
         """Return f, |grad f|^2 and E |g|^2 at a model."""

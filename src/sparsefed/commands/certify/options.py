@@ -9,7 +9,7 @@ from sparsefed.core.errors import ConfigError
 
 @dataclass(frozen=True)
 class CertificateOptions:
-    """What a certificate is to be about; impossible options are refused."""
+    """The options of a certificate; impossible ones are refused."""
 
     share: float | None = None
     attackers: int | None = None

@@ -1,4 +1,4 @@
-"""The certificate's pictures: radii by round, and certified accuracy by the share of attackers."""
+"""The certificate's charts: radii by round, and certified accuracy by the share of attackers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SERIES = {
 
 
 def charts(found: Certificate) -> dict[str, alt.LayerChart]:
-    """Those that there are numbers for, by a name that can be part of a file's name."""
+    """Return the charts that there are numbers for, by names that can be part of a file name."""
     every = {"radius": _radii(found, capped=True), "theorem": _radii(found, capped=False)}
     return (
         every
@@ -39,7 +39,7 @@ def charts(found: Certificate) -> dict[str, alt.LayerChart]:
 
 
 def _radii(found: Certificate, capped: bool) -> alt.LayerChart:
-    """log10 of a radius against the round, sparse and dense, with what clipping alone promises."""
+    """Draw log10 of a radius against the round, sparse and dense, with the bound from clipping alone."""
     protocols = {"sparse": found.protocols.sparse, "dense": found.protocols.dense}
     given = {name: protocol for name, protocol in protocols.items() if protocol is not None}
     bound = _best(found.route) if capped else _recursion
@@ -94,7 +94,7 @@ def _lines(
     told: tuple[str, str],
     write: Callable[[float], str],
 ) -> alt.LayerChart:
-    """Named curves with a dot and a tooltip at each point."""
+    """Draw named curves with a dot and a tooltip at each point."""
     names = list(lines)
     strokes = {name: SERIES.get(name, Stroke(PALETTE[i], (3, 2) if i else (1, 0))) for i, name in enumerate(names)}
     data: list[dict[str, Any]] = [

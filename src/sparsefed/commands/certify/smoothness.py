@@ -1,4 +1,4 @@
-"""How much a device's gradient changes with the model: given, exact for one softmax layer, or else only estimated.
+"""The smoothness of a device's gradient: given, exact for one softmax layer, or else only estimated.
 
 c is coordinatewise: |g(theta) - g(theta')|_inf <= c |theta - theta'|_1 for every device and all models.
 """
@@ -50,7 +50,7 @@ class Smoothness:
 
 
 def smoothness(source: CertificateSource, c: float | None, estimate: bool) -> tuple[Smoothness, list[Assumption]]:
-    """Return the constants, and how they are known; `estimate`: by a search even where something better is known."""
+    """Return the constants, and how they are known; with `estimate`, by a search even if they are known better."""
     decay = source.experiment.setup.weight_decay
     if c is not None:
         text = (
@@ -112,7 +112,7 @@ def _cut(source: CertificateSource, smooth: Smoothness, decay: float) -> Assumpt
 
 
 def local_scale(source: CertificateSource, lr: float) -> float:
-    """Return what a device multiplies its gradient with."""
+    """Return the factor that a device applies to its gradient."""
     train = source.config.train
     return 1.0 if train.mode != "fedavg" else lr if train.local_lr is None else train.local_lr
 

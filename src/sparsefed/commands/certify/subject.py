@@ -1,4 +1,4 @@
-"""The source of a certificate: a config or a run folder with what was built from it and the numbers of every round."""
+"""The source of a certificate: a config or a run folder, what was built from it, and the numbers of every round."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Round(NamedTuple):
 
 @dataclass(frozen=True)
 class CertificateSource:
-    """What a certificate is about."""
+    """The source of a certificate: a config or a run, with its data and rounds."""
 
     label: str  # its path, or the name of a config that has none
     config: Config
@@ -53,7 +53,7 @@ class CertificateSource:
 
     @property
     def attacked(self) -> bool:
-        """Whether it is a run with attackers."""
+        """Return whether the source is a run with attackers."""
         return self.run is not None and any(each.attackers for each in self.rounds)
 
     def exceeds(self, schedule: ThreatSchedule) -> bool:
@@ -115,12 +115,12 @@ def with_model(source: CertificateSource, trained: Path | str) -> CertificateSou
 
 
 def unattacked(source: CertificateSource) -> Config:
-    """Return the config without its attackers; the goal stays, so that it is the twin that `run --twins` makes."""
+    """Return the config without its attackers but with their goal: the twin that `run --twins` makes."""
     return configs.twins(source.config)["unattacked"] if source.config.is_attacked else source.config
 
 
 def _built(config: Config) -> tuple[Arrays, BuiltSimulation]:
-    server_of(config)  # what has no certificate is refused before anything is loaded
+    server_of(config)  # raises for unsupported servers before anything is loaded
     arrays = data.load(configs.dataset(config))
     experiment = configs.build(config, lambda _: arrays)
     refuse_several_steps(experiment.setup)
@@ -143,7 +143,7 @@ def _recorded(row: Mapping[str, Any]) -> Round:
 
 
 def _dealt(experiment: BuiltSimulation) -> Iterator[Round]:
-    """Yield the rounds as the config's seed deals them; nothing is trained."""
+    """Yield the rounds as the config's seed draws them; nothing is trained."""
     setup = experiment.setup
     federation = setup.federation
     for t in range(1, experiment.config.rounds + 1):

@@ -1,4 +1,4 @@
-"""Which servers the theory covers, and how they look to it; the others are refused, each with its reason.
+"""The servers that the theory covers, and how they look to it; others are refused, each with its reason.
 
 Covered: the mean of updates that the server clips, applied as it is (`clipping`) or through global top-k with an error
 memory (`sparsefed`), with server momentum or without, where every honest device takes one gradient step.
@@ -30,15 +30,15 @@ NOT_A_MEAN = "it is not the mean of clipped updates"
 
 
 class CoveredServer(NamedTuple):
-    """What the server does with the mean of the clipped updates."""
+    """A covered server: how it applies the mean of the clipped updates."""
 
     k: int | None  # None: it applies every coordinate
     rho: float  # of the momentum that reaches the model
-    inside: bool  # the learning rate is in what the server receives or remembers, so it applies that as it is
+    inside: bool  # the learning rate is already in what the server receives or remembers
 
 
 def server_of(config: Config) -> CoveredServer:
-    """Return the server of a config that the theory covers, or raise why it does not."""
+    """Return the server of a config that the theory covers, or raise an error with the reason."""
     name, params = config.defense.name, _parameters(config)
     if name not in (*MEANS, "sparsefed"):
         _refuse(f"defense {name}", WHY.get(name, NOT_A_MEAN))
@@ -54,7 +54,7 @@ def server_of(config: Config) -> CoveredServer:
         return CoveredServer(None, frame.rho, inside)
     feedback = params.get("feedback") or frame.reading.feedback
     masking = params.get("masking") or frame.reading.masking
-    rho = frame.rho if feedback == "momentum" else 0.0  # the update is remembered, and the momentum reaches nothing
+    rho = frame.rho if feedback == "momentum" else 0.0  # the update is remembered, and momentum has no effect
     if rho > 0 and masking == "subtract":
         _refuse("masking = 'subtract'", "what it leaves in the momentum is not bounded by what the proof uses")
     return CoveredServer(int(params["k"]), rho, inside)
@@ -67,7 +67,7 @@ def _parameters(config: Config) -> dict[str, Any]:
 
 
 def refuse_several_steps(setup: RoundSetup) -> None:
-    """Refuse devices of several local steps; who takes how many depends on how much data each one has."""
+    """Refuse devices with several local steps; how many each takes depends on how much data it has."""
     sizes = np.diff(setup.federation.partition.offsets)
     if setup.device_lr and not one_step(setup.plan, sizes):
         _refuse("several local steps", "the bound on how an honest update changes with the model is for one gradient")

@@ -1,4 +1,4 @@
-"""The numbers of a source as a `theory` threat schedule, and the same devices and rates without top-k beside it."""
+"""The numbers of a source as a `theory` threat schedule, and the dense schedule without top-k to compare it with."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ThreatSchedules:
 
     @property
     def own(self) -> ThreatSchedule:
-        """The source's own schedule."""
+        """Return the source's own schedule."""
         return self.sparse or self.dense
 
 

@@ -11,19 +11,19 @@ from sparsefed.reports.result import Report
 from sparsefed.theory.choice_of_k import ChosenK, FloatArray
 
 OMEGA, SAMPLES = 0.5, 10
-KEPT = 0.01  # of an accuracy, which counts as no difference
+KEPT = 0.01  # a difference of accuracies that counts as none
 ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
 class ChooseKOptions:
-    """How k is to be chosen."""
+    """The options of choosing k."""
 
     omega: float = OMEGA
     samples: int = SAMPLES
     rounds_in: tuple[int, ...] = (0,)  # ascending: after how many rounds the model is sampled
     absolute: bool = False  # omega is a mass, as the paper's box prints it, and not a share
-    paper: bool = False  # also the paper's box, with samples drawn anew in every turn
+    paper: bool = False  # also the paper's box, with new samples in every iteration
     probe: str = ""  # k's, or how many
     probe_rounds: int | None = None  # None: the config's
     trials: int | None = None  # of tuning the attack at each probed k; None: the attack as the config has it
@@ -37,7 +37,7 @@ class Stage:
     grid: tuple[int, ...]  # k's, ascending
     samples: FloatArray  # [n, len(grid)], what is lost
     chosen: ChosenK  # the smallest k
-    stepped: ChosenK  # the paper's, had every turn of it drawn these samples
+    stepped: ChosenK  # the paper's, if every iteration drew these samples
     printed: ChosenK | None = None  # the paper's as printed, if `paper`
 
     @property
@@ -66,7 +66,7 @@ class Probe:
 
     @property
     def harm(self) -> float | None:
-        """What the attack gets through; None without attackers."""
+        """Return what the attack achieves; None without attackers."""
         if self.attack is not None:
             return self.attack
         return None if self.attacked_test is None or self.test is None else self.test - self.attacked_test
@@ -74,7 +74,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class ChooseKResult(Report, described_by="sparsefed.commands.choose_k.document"):
-    """The k that was chosen, and all that was measured for it."""
+    """The chosen k, and everything that was measured for it."""
 
     config: Config
     options: ChooseKOptions
@@ -86,17 +86,17 @@ class ChooseKResult(Report, described_by="sparsefed.commands.choose_k.document")
 
     @property
     def k(self) -> int:
-        """The smallest k that keeps the promise at every stage."""
+        """Return the smallest k that keeps the promise at every stage."""
         return max(stage.chosen.k for stage in self.stages)
 
     @property
     def paper_k(self) -> int:
-        """The k by the paper's steps; as printed, if `paper`."""
+        """Return the k by the paper's steps; as printed, if `paper`."""
         return max((stage.printed or stage.stepped).k for stage in self.stages)
 
     @property
     def own_k(self) -> int | None:
-        """The config's own k, if it has one."""
+        """Return the config's own k, if it has one."""
         own = self.config.defense.params.get("k")
         return own if isinstance(own, int) else None
 
@@ -118,7 +118,7 @@ class ChooseKResult(Report, described_by="sparsefed.commands.choose_k.document")
 
 
 def knee(probes: Sequence[Probe]) -> Probe | None:
-    """Return the probe that the package's rule chooses; None where no run converged.
+    """Return the probe that the package's rule chooses; None if no run converged.
 
     >>> knee([Probe(10, 0.70, True), Probe(100, 0.86, True), Probe(1000, 0.865, True)]).k
     100

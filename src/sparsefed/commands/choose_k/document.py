@@ -1,4 +1,4 @@
-"""A choice of k for a reader: sentences, tables and charts as one document, and the numbers for programs."""
+"""A choice of k as a document: sentences, tables and charts, and the numbers for programs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RUNS = "Where test accuracy is flat, a smaller k costs nothing; attack accuracy 
 
 
 def document(outcome: ChooseKResult) -> doc.Document:
-    """Return everything there is to read about a choice."""
+    """Return a choice of k as a document."""
     config, first = outcome.config, 2 if outcome.probes else 1
     name = config.name or "a config"
     lead = (
@@ -144,12 +144,12 @@ def _again(outcome: ChooseKResult) -> Iterator[doc.Paragraph]:
 
 
 def files(outcome: ChooseKResult) -> dict[str, str]:
-    """Return what a choice leaves behind."""
+    """Return the files of a choice, by name."""
     return {PAGE: outcome.to_html(), NUMBERS: outcome.to_json()}
 
 
 def numbers(outcome: ChooseKResult) -> dict[str, Any]:
-    """Return everything but what is in the config; the same for the same question."""
+    """Return everything but the config; equal configs and options give equal numbers."""
     best = outcome.knee
     return {
         "k": outcome.k,

@@ -1,4 +1,4 @@
-"""The charts: what is lost against k, and what probe runs came to against k, both on a logarithmic scale."""
+"""The charts of choosing k: what is lost, and the probe runs' accuracies, against k on a logarithmic scale."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ STAGES = (PALETTE[0], PALETTE[2], PALETTE[4], PALETTE[5])
 
 
 def when(stage: Stage) -> str:
-    """Return which model was sampled."""
+    """Return a label for the sampled model."""
     return f"after {stage.rounds} round{'s' if stage.rounds > 1 else ''}" if stage.rounds else "at the start"
 
 
 def lost(outcome: ChooseKResult, value: float) -> str:
-    """Return what is lost, as a share or as a mass."""
+    """Return what is lost as text, as a share or as a mass."""
     return length(value) if outcome.options.absolute else percent(value)
 
 
 def curve_chart(outcome: ChooseKResult) -> alt.LayerChart:
-    """What top-k loses against k: a line a stage, the range of its samples around it, and the k's to compare."""
+    """Draw what top-k loses against k: one line per stage, the range of its samples, and the k's to compare."""
     strokes = {when(stage): Stroke(STAGES[i % len(STAGES)], (1, 0)) for i, stage in enumerate(outcome.stages)}
     limit = f"omega = {lost(outcome, outcome.options.omega)}"
     marks = _curve_marks(outcome)
@@ -57,7 +57,7 @@ def curve_chart(outcome: ChooseKResult) -> alt.LayerChart:
 
 
 def probe_chart(outcome: ChooseKResult) -> alt.LayerChart:
-    """What the probe runs came to against k."""
+    """Draw the results of the probe runs against k."""
     marks = _probe_marks(outcome)
     points = [
         {"line": name, K: probe.k, "value": significant(value), name: percent(value)}
@@ -105,7 +105,7 @@ def _rules(marks: Mapping[str, tuple[str, int]], strokes: Mapping[str, Stroke], 
 
 
 def _bands(outcome: ChooseKResult, strokes: Mapping[str, Stroke], x: alt.X) -> list[alt.Chart]:
-    """The range of the samples of each stage, without a part in the legend, which would be as pale as they are."""
+    """Draw the range of the samples of each stage; without a legend, which would be as pale as the bands."""
     points = _curve_points(outcome)
     bands = {name: [point for point in points if point["line"] == name] for name in map(when, outcome.stages)}
     return [

@@ -45,7 +45,7 @@ def checked(
     probe_rounds: int | None = None,
     tune_trials: int | None = None,
 ) -> ChooseKOptions:
-    """Return the options of `choose_k`, or raise one sentence that says what is wrong with them."""
+    """Return the options of `choose_k`, or raise an error that explains what is wrong with them."""
     if absolute and omega is None:
         raise ConfigError("--absolute makes --omega an l1 mass, which no default fits; say --omega X")
     share = OMEGA if omega is None else omega
@@ -100,5 +100,5 @@ def _check_probes(config: Config, probe: str | None, rounds: int | None, trials:
         raise ConfigError(f"--tune is {trials}; at least 1 trial is needed")
     if trials is not None and not config.is_attacked:
         raise ConfigError("--tune is for an attack, but nobody attacks in this config; add [threat] and [attack]")
-    probe_ks(probe, 2**62)  # refuses what are no k's; those beyond the model's size are refused once that is known
+    probe_ks(probe, 2**62)  # raises if these are no k's; the model's size is checked once it is known
     with_k(config, 1, rounds)

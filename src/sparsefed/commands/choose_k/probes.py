@@ -25,7 +25,7 @@ EVALUATIONS = 10  # of a probe whose rounds are not the config's, at least
 
 
 def probe_ks(text: str, d: int) -> tuple[int, ...]:
-    """Return the k's that a text lists, or as many as it says, evenly on a logarithmic scale from d / 1000 to d.
+    """Return the k's that a text lists, or the given number of them, log-spaced from d / 1000 to d.
 
     >>> probe_ks("300,100", 1000), probe_ks("4", 1000)
     ((100, 300), (1, 10, 100, 1000))
@@ -47,7 +47,7 @@ def probe_ks(text: str, d: int) -> tuple[int, ...]:
 
 
 def with_k(config: Config, k: int, rounds: int | None = None) -> Config:
-    """Return the config with this k, in so many rounds: its schedule squeezed, and evaluated often enough."""
+    """Return the config with this k and that many rounds: its schedule compressed, and evaluated often enough."""
     table = configs.dump(config)
     table["defense"] = {**table["defense"], "k": k}
     if rounds is not None and rounds != config.rounds:
@@ -67,7 +67,7 @@ def probe(result: ChooseKResult, folder: Path, tuner: Tuner, run_all: RunAll) ->
     Args:
         result: What was measured, with the k's to probe.
         folder: Where the runs and the searches go.
-        tuner: How the attack is tuned at a k, if the options want that.
+        tuner: How the attack is tuned at a k, if the options request it.
         run_all: How configs are run into their folders.
 
     Returns:
@@ -84,7 +84,7 @@ def probe(result: ChooseKResult, folder: Path, tuner: Tuner, run_all: RunAll) ->
 
 
 def _runs(config: Config, folder: Path, named: str) -> Mapping[Path, Config]:
-    """Return the runs of one k by their folders: without attackers and, where there are any, with them (`named`)."""
+    """Return the runs of one k by their folders: without attackers and, if there are any, with them (`named`)."""
     k = config.defense.params["k"]
     hostile = {f"k-{k}-{named}": config} if config.is_attacked else {}
     calm = configs.twins(config)["unattacked"] if hostile else config

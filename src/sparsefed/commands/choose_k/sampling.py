@@ -1,4 +1,4 @@
-"""Choosing k: sample what the server would average, at the first model and after some rounds without top-k."""
+"""Sampling for the choice of k: what the server would average, at the first model and after rounds without top-k."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def choose_k(
 def measure(
     config: Config, options: ChooseKOptions, folder: Path, on_progress: OnProgress | None = None
 ) -> ChooseKResult:
-    """Train as far as needed, sample, and choose; what was trained stays in the folder and is not trained again."""
+    """Train as far as needed, sample, and choose; trained models stay in the folder and are not trained again."""
     training, sampled = (configs.build(each) for each in (without_topk(config), without_topk(config, rho=0.0)))
     d, epoch = len(training.theta), int(training.facts["epoch"])
     ks = probes.probe_ks(options.probe, d) if options.probe else ()
@@ -138,13 +138,13 @@ def table_ks(d: int) -> tuple[int, ...]:
 
 
 class _Counter:
-    """Counts rounds, and reports them."""
+    """A counter of rounds that reports its progress."""
 
     def __init__(self, on_progress: OnProgress | None, total: int) -> None:
         self._on_progress, self._done, self._total = on_progress, 0, total
 
     def expect(self, more: int) -> None:
-        """Count so many further rounds that were not foreseen."""
+        """Add that many rounds, which were not foreseen, to the total."""
         self._total += more
 
     def tick(self, title: str) -> None:
@@ -155,7 +155,7 @@ class _Counter:
 
 
 def _trained(experiment: BuiltSimulation, rounds: int, folder: Path, counter: _Counter) -> ServerState:
-    """Return the state after so many rounds of the config's schedule, from the folder if it is there."""
+    """Return the state after that many rounds of the config's schedule, from the folder if it is there."""
     if rounds == 0:
         return experiment.begin()
     if runs.unfinished({folder: configs.dump(experiment.config)}):
@@ -193,7 +193,7 @@ def _gradients(setup: RoundSetup, state: ServerState, rounds: Iterator[int], n: 
 
 
 def _watched(defense: Defense, keep: Callable[[Gradient], None], device_lr: bool) -> Defense:
-    """Wrap a defense so that what it applies is kept, too."""
+    """Wrap a defense so that the updates it applies are also kept."""
 
     def step(state: State, blocks: Iterable[Block], context: Context) -> Step:
         done = defense.step(state, blocks, context)

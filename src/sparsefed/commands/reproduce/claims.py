@@ -1,6 +1,6 @@
-"""Does what the paper says come out here? Each claim is compared at every combination it is about.
+"""The paper's claims, judged: each is compared at every combination that it is about.
 
-The rule, also told with the results. With means a and b over the seeds and standard errors s_a, s_b (the sample's
+The rule, also shown with the results. With means a and b over the seeds and standard errors s_a, s_b (the sample's
 standard deviation over the square root of the number of seeds), a claim that a is lower than b (by x)
 
     holds at a combination   if   b - a > x   and   b - a > sqrt(s_a^2 + s_b^2),   with at least 2 seeds on both sides
@@ -9,8 +9,8 @@ standard deviation over the square root of the number of seeds), a claim that a 
 `alike` within w holds if |a - b| + sqrt(s_a^2 + s_b^2) <= w, a bound if the mean is beyond it by more than its standard
 error, `rises` if the last value is larger than the first in that sense and no step on the way goes back by more than
 its standard error. A claim *holds* if it does at all its combinations, *holds in part* if at some, *does not hold here*
-if at none. With one seed, or where runs are missing, it is *not tested*. About attack accuracy, a model that did not
-converge is nobody's rival, and has not won.
+if at none. With one seed, or where runs are missing, it is *not tested*. For attack accuracy, a
+model that did not converge is not compared with, and its own claim does not hold.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class MetricEntry:
     """One metric at one combination, over the seeds."""
 
     values: Mapping[str, str]
-    numbers: tuple[float, ...]  # a seed each
-    converged: bool  # of the runs, at least half
-    exact: bool = False  # a formula's: one number says it all
+    numbers: tuple[float, ...]  # one per seed
+    converged: bool  # whether more than half of the runs did
+    exact: bool = False  # a formula's: one number is enough
     attack: str | None = None
 
     @property
@@ -57,12 +57,12 @@ class MetricEntry:
 
     @property
     def spread(self) -> float | None:
-        """The sample's standard deviation; None with fewer than two seeds."""
+        """Return the sample's standard deviation; None with fewer than two seeds."""
         return stdev(self.numbers) if len(self.numbers) > 1 else None
 
     @property
     def error(self) -> float | None:
-        """The standard error of the mean; None where nobody can know it."""
+        """Return the standard error of the mean; None if it cannot be known."""
         if self.exact:
             return 0.0
         return None if self.spread is None else self.spread / math.sqrt(len(self.numbers))
@@ -70,7 +70,7 @@ class MetricEntry:
 
 @dataclass(frozen=True)
 class ClaimComparison:
-    """A claim at one combination; `holds` is None where it was not tested."""
+    """A claim at one combination; `holds` is None if it was not tested."""
 
     holds: bool | None
     told: str
@@ -78,7 +78,7 @@ class ClaimComparison:
 
 @dataclass(frozen=True)
 class Judged:
-    """A claim, its verdict and what that rests on."""
+    """A claim, its verdict and the comparisons behind it."""
 
     claim: Claim
     verdict: Verdict
@@ -88,8 +88,7 @@ class Judged:
 def entries(
     rows: Sequence[Row], metric: str, exact: bool = False, expected: Sequence[Mapping[str, str]] = ()
 ) -> list[MetricEntry]:
-    """A metric by combination, in the order of the results; runs that failed have no number, and combinations that are
-    expected but have no results at all come without any."""
+    """Return a metric by combination, in the order of the results; failed or missing runs have no number."""
     groups: dict[tuple[str, ...], list[Row]] = {tuple(values.values()): [] for values in expected}
     named = {tuple(values.values()): values for values in expected}
     for row in rows:
@@ -106,7 +105,7 @@ def _entry(group: Sequence[Row], metric: str, exact: bool) -> MetricEntry:
 
 
 def judge(exhibit: Exhibit, rows: Sequence[Row], expected: Sequence[Mapping[str, str]] = ()) -> list[Judged]:
-    """Every claim of an exhibit; combinations that are expected and missing leave it untested there."""
+    """Judge every claim of an exhibit; missing expected combinations leave it untested there."""
     exact = exhibit.kind == "formula"
     return [_judged(claim, entries(rows, claim.metric, exact, expected)) for claim in exhibit.claims]
 
@@ -146,7 +145,7 @@ def _comparisons(claim: Claim, found: Sequence[MetricEntry]) -> Iterator[ClaimCo
 
 
 def _beside(own: MetricEntry, other: MetricEntry, axis: str) -> bool:
-    """Whether two entries differ in that axis alone."""
+    """Return whether two entries differ in that axis alone."""
     rest = [{a: v for a, v in entry.values.items() if a != axis} for entry in (own, other)]
     return rest[0] == rest[1] and own.values[axis] != other.values[axis]
 
@@ -166,7 +165,7 @@ def _compared(claim: Claim, own: MetricEntry, rival: MetricEntry, axis: str) -> 
 
 
 def _beyond(gap: float, by: float, noise: float, told: str) -> ClaimComparison:
-    if by < gap <= noise:  # the sign and size are right, and may be chance
+    if by < gap <= noise:  # the sign and size are right, but may be chance
         return ClaimComparison(False, f"{told}: within the spread")
     return ClaimComparison(gap > by, told)
 

@@ -1,4 +1,4 @@
-"""An exhibit that has been run, for a reader: ours beside the paper's in rows and columns, verdicts, rules in words."""
+"""The result of an exhibit: our numbers next to the paper's in rows and columns, verdicts, rules in words."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ExhibitResult(Report, described_by="sparsefed.commands.reproduce.document"
     problem: RunError | None = None  # a sentence about runs that failed, of this exhibit or of others run with it
 
     def records(self) -> list[dict[str, Any]]:
-        """Return a flat record a reported run: the values of the axes, attack, seed, and what was measured by name."""
+        """Return one flat record per reported run: the values of the axes, attack, seed, and its measures by name."""
         reported = (row for row in self.rows if row["role"] == "result")
         return [
             {**row["cell"], "variant": row["attack"], "seed": row["seed"], "status": row["status"], **row["metrics"]}
@@ -60,7 +60,7 @@ class ExhibitResult(Report, described_by="sparsefed.commands.reproduce.document"
 
 
 def outcome(plan: ExhibitPlan, out: Path, folder: Traversable | None = None) -> ExhibitResult:
-    """Return what the results file of a plan comes to."""
+    """Return the result of an exhibit from the results file of its plan."""
     exhibit, rows = plan.exhibit, results.read(results.path(out, plan.sweep))
     judged = judge(exhibit, rows, [group.values for group in plan.sweep.groups])
     seconds = results.seconds(out, {row["key"] for row in rows})
@@ -73,14 +73,14 @@ def outcome(plan: ExhibitPlan, out: Path, folder: Traversable | None = None) -> 
 
 @dataclass(frozen=True)
 class Column:
-    """A column's head; `ours` tells the two numbers of a metric apart."""
+    """The head of a column; `ours` distinguishes the two numbers of a metric."""
 
     title: str
     ours: bool | None = None  # None: neither, a name
 
 
 def columns(outcome: ExhibitResult) -> list[Column]:
-    """The axes, the attack where there is one, and for each metric ours and, where the paper has one, the paper's."""
+    """Return the columns: the axes, the attack if there is one, and for each metric ours and the paper's if any."""
     axes = list(dict.fromkeys(axis for row in outcome.rows for axis in row["cell"]))
     heads = [Column(axis) for axis in axes]
     heads += [Column("variant" if "attack" in axes else "attack")] if _attacked(outcome.rows) else []
@@ -92,7 +92,7 @@ def columns(outcome: ExhibitResult) -> list[Column]:
 
 
 def body(outcome: ExhibitResult) -> list[list[str]]:
-    """The cells under them, a row a combination."""
+    """Return the cells under the columns, one row per combination."""
     by_metric = {metric: entries(outcome.rows, metric, outcome.exact) for metric in outcome.exhibit.metrics}
     lost = _lost(outcome.rows)
     return [_line(outcome, {m: found[i] for m, found in by_metric.items()}, lost[i]) for i in range(len(lost))]
@@ -109,7 +109,7 @@ def _line(outcome: ExhibitResult, found: Mapping[str, MetricEntry], lost: tuple[
 
 
 def _ours(metric: str, entry: MetricEntry, lost: int, runs: int) -> str:
-    """A number for a person.
+    """Format one of our numbers with its spread.
 
     >>> _ours("attack_mean", MetricEntry({}, (0.5, 0.7), True), 0, 2)
     '60.0% ± 14.1'
@@ -129,7 +129,7 @@ def _ours(metric: str, entry: MetricEntry, lost: int, runs: int) -> str:
 
 
 def _lost(rows: Sequence[Row]) -> list[tuple[int, int]]:
-    """For each combination, how many of its runs did not converge, and how many there are."""
+    """Return, for each combination, how many of its runs did not converge, and how many there are."""
     counts: dict[tuple[str, ...], list[bool]] = {}
     for row in rows:
         if row["role"] == "result":
@@ -158,12 +158,12 @@ MANY = {HOLDS: "hold", PART: "hold in part", NOT: "do not hold here", UNTESTED: 
 
 
 def summary(outcome: ExhibitResult) -> str:
-    """How the claims fared, in a sentence."""
+    """Return how the claims fared, in a sentence."""
     return fared(each.verdict for each in outcome.judged)
 
 
 def fared(verdicts: Iterable[str], where: str = "") -> str:
-    """How several claims fared.
+    """Return how several claims fared, in a sentence.
 
     >>> fared([HOLDS, NOT, NOT], " in two tables"), fared([PART])
     ('Of 3 claims in two tables, 1 holds, 2 do not hold here.', 'Of 1 claim, 1 holds in part.')
@@ -176,7 +176,7 @@ def fared(verdicts: Iterable[str], where: str = "") -> str:
 
 
 def grounds(judged: Judged, most: int) -> list[str]:
-    """What a verdict rests on, a line each: where it fails first."""
+    """Return the comparisons behind a verdict, one line each, failures first."""
     marks = {True: "✓", False: "✗", None: "?"}
     ordered = sorted(judged.comparisons, key=lambda each: bool(each.holds))
     shown = [f"{marks[each.holds]} {each.told}" for each in ordered[:most]]
@@ -184,7 +184,7 @@ def grounds(judged: Judged, most: int) -> list[str]:
 
 
 def rules(outcome: ExhibitResult) -> Iterator[str]:
-    """By which rules the numbers and verdicts came about."""
+    """Yield the rules behind the numbers and verdicts."""
     if not outcome.exact:
         yield OURS
         found = {row["attack"] for row in outcome.rows if row["role"] == "result"} - {None}
@@ -197,7 +197,7 @@ def rules(outcome: ExhibitResult) -> Iterator[str]:
 
 
 def what_was_scaled(outcome: ExhibitResult) -> list[str]:
-    """What this scale changes, in the exhibit's words and as the configs differ."""
+    """Return what this scale changes, in the exhibit's words and as the configs differ."""
     if outcome.exact:
         return []
     note = next((scale.note for name, scale in outcome.exhibit.scales.items() if name == outcome.scale), "")

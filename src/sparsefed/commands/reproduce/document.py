@@ -1,4 +1,4 @@
-"""An exhibit for a reader: verdicts first, our numbers beside the paper's, charts, and what was run."""
+"""An exhibit as a document: verdicts first, our numbers next to the paper's, charts, and what was run."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from sparsefed.results.numbers import duration
 
 MOST_SHOWN = 6  # of the comparisons behind a verdict
 LEVELS: Mapping[str, doc.Level] = {HOLDS: "good", PART: "fair", NOT: "poor"}
-HOURS = 100  # from so many minutes on they are told as hours
+HOURS = 100  # from so many minutes on times are shown in hours
 SLOWER = "Minutes are those of a processor with bfloat16. This one has none: expect twice as long, or more."
 
 
 def document(outcome: ExhibitResult) -> doc.Document:
-    """Return everything there is to read about an exhibit that has been run."""
+    """Return the result of an exhibit as a document."""
     exhibit = outcome.exhibit
     drawn = charts(exhibit, outcome.rows, outcome.paper)
     notes = outcome.paper.notes
@@ -61,14 +61,14 @@ def _verdict(judged: Judged) -> doc.TableCell:
 
 
 def _comparisons(judged: Judged) -> doc.TableCell:
-    """Return what a verdict rests on; folded where it holds everywhere."""
+    """Return the comparisons behind a verdict, folded if it holds everywhere."""
     many = len(judged.comparisons)
     everywhere = judged.verdict == HOLDS and many > 1
     return doc.TableCell("\n".join(grounds(judged, MOST_SHOWN)), fold=f"at all {many}" if everywhere else "")
 
 
 def _numbers(outcome: ExhibitResult) -> doc.Table:
-    """Return ours beside the paper's; a terminal leaves out what is the same in every row."""
+    """Return our numbers next to the paper's; a terminal omits names that are equal in every row."""
     heads, lines = columns(outcome), body(outcome)
     same = [head.ours is None and len({line[i] for line in lines}) == 1 < len(lines) for i, head in enumerate(heads)]
     every = [
@@ -98,14 +98,14 @@ def _again(outcome: ExhibitResult) -> Iterator[doc.Block]:
 
 
 def files(outcome: ExhibitResult) -> dict[str, str | bytes]:
-    """Return the page, and where there is a chart its picture as PNG and SVG."""
+    """Return the page and, if there is a chart, its picture as PNG and SVG."""
     whole = together(charts(outcome.exhibit, outcome.rows, outcome.paper))
     pictures = {} if whole is None else {f"{outcome.name}.{kind}": picture(whole, kind) for kind in ("png", "svg")}
     return {f"{outcome.name}.html": outcome.to_html(), **pictures}
 
 
 def records(outcome: ExhibitResult) -> list[dict[str, Any]]:
-    """Return the runs: where they stand in the grid, their role and their metrics."""
+    """Return the runs: their place in the grid, their role and their metrics."""
     kept = ("role", "status", "seed", "attack", "key")
     return [
         {**row["cell"], **{name: row[name] for name in kept if name in row}, **(row.get("metrics") or {})}
@@ -114,7 +114,7 @@ def records(outcome: ExhibitResult) -> list[dict[str, Any]]:
 
 
 def listing() -> doc.Table:
-    """Return what there is to reproduce, and what it costs."""
+    """Return a table of what can be reproduced, and its cost."""
     scales: tuple[ScaleName, ...] = ("laptop", "schedule")
     head = ("Name", "In the paper", "What it is", *(f"At scale {scale}" for scale in scales))
     rows = (

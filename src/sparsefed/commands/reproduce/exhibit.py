@@ -1,7 +1,7 @@
-"""The nouns: an exhibit (a table, figure or claim of the paper, as data), its scales, its claims, the paper's numbers.
+"""The data model of an exhibit (a table, figure or claim of the paper): scales, claims, chart, the paper's numbers.
 
-Knows the shape of an exhibit's file and what can be refused from the file alone; what names it may use is checked in
-`reading.py`, and what its configs mean in `grid.py`.
+This module defines the shape of an exhibit's file and checks what the file alone can show; `load.py` checks the names
+in it, and `grid.py` its configs.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Search(_Record):
 
 
 class ExhibitScale(_Record):
-    """How much of the paper is run, and how small."""
+    """A scale: which part of the paper is run, and how small."""
 
     seeds: tuple[Annotated[int, Field(strict=True, ge=0)], ...] = Field(min_length=1)
     fewer_seeds: dict[str, dict[str, SeedCount]] = {}  # for single values of an axis, the first so many of them
@@ -68,7 +68,7 @@ class ExhibitScale(_Record):
         return self
 
     def seeds_at(self, values: Mapping[str, str]) -> tuple[int, ...]:
-        """Those of one combination: runs that cost much more than others may have fewer."""
+        """Return the seeds of one combination: expensive runs may have fewer."""
         told = [count for axis, counts in self.fewer_seeds.items() for v, count in counts.items() if values[axis] == v]
         return self.seeds[: min(told, default=len(self.seeds))]
 
@@ -79,7 +79,7 @@ BOUNDS = ("below", "above")
 
 
 class Claim(_Record):
-    """Something the paper says, in words and as a comparison that `claims.py` makes."""
+    """A claim of the paper, in words and as a comparison that `claims.py` makes."""
 
     text: str
     where: str
@@ -99,7 +99,7 @@ class Claim(_Record):
 
     @property
     def form(self) -> str:
-        """Which comparison it is."""
+        """Return which kind of comparison the claim makes."""
         return next(name for name in (*COMPARING, *TRENDS, *BOUNDS) if getattr(self, name) is not None)
 
     @model_validator(mode="after")
@@ -118,9 +118,11 @@ class Claim(_Record):
 
 
 class Chart(_Record):
-    """What to draw. `bars`: x is an axis, y metrics (a picture each); `lines`: the same, or x = "round"; `heat`: x is
-    an axis across, colour one down, y metrics shown as colours; `pareto`: x and y are metrics, a point a
-    combination."""
+    """The description of a chart.
+
+    `bars`: x is an axis, y metrics (a picture each); `lines`: as bars, or x = "round"; `heat`: x is an axis across,
+    colour one down, y metrics shown as colours; `pareto`: x and y are metrics, one point per combination.
+    """
 
     kind: Literal["bars", "lines", "heat", "pareto"]
     x: str
@@ -169,7 +171,7 @@ class PaperRow(_Record):
 
 
 class Paper(_Record):
-    """What the paper says of an exhibit."""
+    """The paper's numbers for an exhibit."""
 
     where: str = ""
     label: str = ""

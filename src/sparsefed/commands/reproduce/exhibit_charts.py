@@ -1,6 +1,6 @@
-"""An exhibit's charts, as its file describes them: a picture for each metric and each value of its panel.
+"""The charts of an exhibit, as its file describes them: a picture for each metric and each value of its panel.
 
-In the looks of the reports. The paper's numbers, where it prints any, are drawn as hollow diamonds beside ours.
+They look like those of reports. The paper's numbers, if it prints any, are drawn as hollow diamonds beside ours.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from sparsefed.sweeps.ledger import Row
 
 MOST_TICKS = 10
 ROOM = 0.07  # of a logarithmic axis, for a label
-IN_POINTS = "format(100 * datum.value, '.3~g')"  # a label of an axis, where shares are told in points
-WIDE = 50  # from the smallest to the largest: an axis becomes logarithmic
+IN_POINTS = "format(100 * datum.value, '.3~g')"  # an axis label in percentage points
+WIDE = 50  # from this ratio of largest to smallest on, an axis is logarithmic
 Points = list[dict[str, Any]]
 SAID = (
     "Error bars are one standard deviation over the seeds, both ways; hollow diamonds are the paper's numbers; DNC is "
@@ -36,7 +36,7 @@ SAID = (
 
 
 def charts(exhibit: Exhibit, rows: Sequence[Row], paper: Paper) -> dict[str, alt.LayerChart]:
-    """The pictures that there are numbers for, by a name that can be part of a file's name."""
+    """Return the charts that there are numbers for, by names that can be part of a file name."""
     chart = exhibit.chart
     if chart is None:
         return {}
@@ -91,7 +91,7 @@ OURS, PAPER = "ours", "paper"
 
 
 def number(value: str) -> float | None:
-    """An axis's value as a number, if it is one.
+    """Return an axis's value as a number, if it is one.
 
     >>> number("1e4"), number("50 000"), number("0.5 %"), number("Krum")
     (10000.0, 50000.0, 0.5, None)
@@ -104,8 +104,7 @@ def number(value: str) -> float | None:
 
 
 def _series(chart: Chart, values: Mapping[str, str]) -> str:
-    """Which line, colour or row a combination belongs to: its value of the colour axis, and of all axes that have no
-    other place; a front's points have that of the colour axis alone."""
+    """Return the line or row of a combination: its values of the colour axis and of axes with no other place."""
     first = [chart.colour] if chart.colour is not None and chart.colour in values else []
     alone = bool(first) and chart.kind == "pareto"
     rest = [] if alone else [axis for axis in values if axis not in (chart.x, chart.panel, chart.colour)]
@@ -113,7 +112,7 @@ def _series(chart: Chart, values: Mapping[str, str]) -> str:
 
 
 def _named(axis: str, value: str) -> str:
-    """A number says nothing in a legend without its axis.
+    """Return a value as a legend shows it: a number with its axis, without which it means nothing.
 
     >>> _named("batch", "30"), _named("defense", "Krum")
     ('batch 30', 'Krum')
@@ -136,7 +135,7 @@ def _points(chart: Chart, metric: str, found: Sequence[MetricEntry]) -> Iterator
 
 
 def _printed(chart: Chart, metric: str, panel: Pick, rows: Sequence[Row], paper: Paper) -> Iterator[dict[str, Any]]:
-    """The paper's numbers at the combinations that were run."""
+    """Yield the paper's numbers at the combinations that were run."""
     combinations = {tuple(row["cell"].items()): row["cell"] for row in rows if row["role"] == "result"}
     for values in combinations.values():
         for row in paper.rows:
@@ -147,7 +146,7 @@ def _printed(chart: Chart, metric: str, panel: Pick, rows: Sequence[Row], paper:
 
 
 def _curve_points(chart: Chart, rows: Sequence[Row], metric: str) -> Iterator[dict[str, Any]]:
-    """The mean over the seeds, round by round."""
+    """Yield the mean over the seeds, round by round."""
     gathered: dict[tuple[str, int], list[float]] = {}
     for row in rows:
         for t, value in row.get("curves", {}).get(metric, ()):
@@ -180,7 +179,7 @@ def _bars(chart: Chart, metric: str, points: Points, lines: list[str], title: al
     y, pale = _quantity(metric, points), alt.when(f"datum.{LOST}").then(alt.value(0.35)).otherwise(alt.value(1))
     bars = ours.mark_bar(tooltip=alt.TooltipContent("data")).encode(y=y, color=colours, opacity=pale)
     ends = {"y": alt.Y(f"{LOW}:Q", title=""), "y2": alt.Y2(f"{HIGH}:Q")}
-    strokes = {"white": 4.0, INK: 1.8}  # one below the other: seen on a bar as well as on the page
+    strokes = {"white": 4.0, INK: 1.8}  # one below the other: visible on a bar and on the page
     rules = [ours.mark_rule(color=ink, strokeWidth=wide, clip=True) for ink, wide in strokes.items()]
     layers = [bars, *(rule.encode(**ends) for rule in rules), _diamonds(base, metric, points)]
     return _dressed([*layers, *_losses(ours, y, points, alt.value(INK))], title, lines if grouped else ["-"])
@@ -219,7 +218,7 @@ def _heat(chart: Chart, metric: str, points: Points, lines: list[str], title: al
 
 
 def _square(metric: str, point: Mapping[str, Any], printed: Mapping[tuple[str, str], float]) -> str:
-    """What a square says: ours, and below it the paper's."""
+    """Return the text of a square: our number, and below it the paper's."""
     write = measure(metric).write
     told = write(point[Y]) + (" (did not converge)" if point.get(LOST) else "")
     theirs = printed.get((point[X], point[LINE]))
@@ -235,7 +234,7 @@ def _pareto(chart: Chart, metric: str, points: Points, lines: list[str], title: 
 
 
 def _diamonds(base: alt.Chart, metric: str, points: Points) -> alt.Chart:
-    """The paper's numbers."""
+    """Draw the paper's numbers."""
     paper = base.transform_filter(f"datum.{WHOSE} == '{PAPER}'").mark_point(
         shape="diamond", size=70, fill="white", stroke=INK, strokeWidth=1.5, opacity=1
     )
@@ -244,7 +243,7 @@ def _diamonds(base: alt.Chart, metric: str, points: Points) -> alt.Chart:
 
 
 def _losses(ours: alt.Chart, y: alt.Y, points: Points, colour: Any) -> list[alt.Chart]:
-    """DNC beside what did not converge."""
+    """Draw DNC beside the points that did not converge."""
     if not any(point.get(LOST) for point in points):
         return []
     label = ours.transform_filter(f"datum.{LOST}").mark_text(text="DNC", fontSize=10, align="left", dx=4, dy=-6)
@@ -252,7 +251,7 @@ def _losses(ours: alt.Chart, y: alt.Y, points: Points, colour: Any) -> list[alt.
 
 
 def _placed(chart: Chart, points: Points) -> tuple[Points, alt.X]:
-    """The points with their x as a number where all are numbers, and the axis for them."""
+    """Return the points, with x as numbers if all are, and their axis."""
     read = [point[X] if chart.x == ROUND else number(point[X]) for point in points]
     numbers = [float(value) for value in read if value is not None]
     if len(numbers) < len(read):
@@ -276,7 +275,7 @@ def _placed(chart: Chart, points: Points) -> tuple[Points, alt.X]:
 
 
 def _quantity(metric: str, points: Sequence[Mapping[str, Any]]) -> alt.Y:
-    """The y axis: shares from 0 to 1, what spans decades on a logarithmic scale."""
+    """Return the y axis: shares from 0 to 1; logarithmic for values that span decades."""
     values = [point[Y] for point in points]
     title = measure(metric).title
     if measure(metric).share:
@@ -292,7 +291,7 @@ def _quantity(metric: str, points: Sequence[Mapping[str, Any]]) -> alt.Y:
 
 
 def _form(values: Sequence[float]) -> str:
-    """How numbers are written on an axis: 0.12, 1,200, 120k."""
+    """Return the number format of an axis: 0.12, 1,200, 120k."""
     high = max(map(abs, values))
     return "~s" if high >= 10_000 else ",d" if high >= 1000 else ".4~g"
 
@@ -311,14 +310,14 @@ def _colours(lines: Sequence[str], legend: bool) -> alt.Color:
 
 
 def _dashes(lines: Sequence[str]) -> alt.StrokeDash:
-    """In the legend together with the colours: one alone without a legend would take both out of it."""
+    """Return dashes that share the legend of the colours; a single line has no legend, or neither would be shown."""
     scale = alt.Scale(domain=list(lines), range=[list(DASHES[i % len(DASHES)]) for i in range(len(lines))])
     shown: dict[str, Any] = {} if len(lines) > 1 else {"legend": None}
     return alt.StrokeDash(f"{LINE}:N", scale=scale, **shown)
 
 
 def _flat_labels(names: Sequence[str]) -> alt.Axis:
-    """Names side by side where there is room, else slanted."""
+    """Return an axis with horizontal labels if there is room, else slanted ones."""
     room = SIZE["width"] / max(len(names), 1) / 6.5
     angle = {"labelAngle": 0} if max(map(len, names)) <= room else {"labelAngle": -35, "labelAlign": "right"}
     return alt.Axis(labelLimit=200, **angle)
@@ -335,7 +334,7 @@ def _dressed(
     size: Mapping[str, int] = SIZE,
     lines: bool = False,
 ) -> alt.LayerChart:
-    """The layers in the looks of a report; the legend of lines has strokes."""
+    """Return the layers with the look of a report; the legend of lines has strokes."""
     column = 46 + 6.5 * min(36, max(map(len, names)))
     legend = LEGEND if lines else {key: item for key, item in LEGEND.items() if not key.startswith("symbol")}
     sized = alt.LayerChart(layer=list(layers)).properties(title=title, usermeta={"legendColumn": column}, **size)
@@ -344,7 +343,7 @@ def _dressed(
 
 
 def together(drawn: Mapping[str, alt.LayerChart]) -> alt.VConcatChart | alt.LayerChart | None:
-    """All pictures of an exhibit as one, for a file."""
+    """Return all charts of an exhibit as one, for a file."""
     if len(drawn) < 2:
         return next(iter(drawn.values()), None)
     first = next(iter(drawn.values()))

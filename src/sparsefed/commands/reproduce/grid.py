@@ -2,7 +2,7 @@
 
 Parts of a config are put on top of each other in this order, each as a config on its base (`templates.over`): `common`,
 the axes' values in the order of the axes, the scale's `set`, the scale's own parts for single values, the attack's
-variant, the seed. A `base` stays below everything, wherever it stands; the last one named counts. `attack = false`
+variant, the seed. A `base` stays below everything, wherever it appears; the last one named counts. `attack = false`
 stays, unless a later part names an attack.
 """
 
@@ -21,7 +21,7 @@ from sparsefed.core.errors import ConfigError
 from sparsefed.sweeps.cells import Combination, Table
 from sparsefed.sweeps.plan import CellGroup, SweepPlan, group
 
-BESIDE = ("epochs", "checkpoint_every")  # said by the rounds already, and of no consequence
+BESIDE = ("epochs", "checkpoint_every")  # implied by the rounds, and without effect on results
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def _group(exhibit: Exhibit, scale: ExhibitScale, each: Combination) -> CellGrou
 
 
 def combinations(exhibit: Exhibit, scale: str) -> list[Combination]:
-    """What is run at a scale, in the exhibit's order; every config is parsed, so that none fails later."""
+    """Return what is run at a scale, in the exhibit's order; every config is parsed, so that none fails later."""
     chosen = scale_of(exhibit, scale)
     found = [_combination(exhibit, chosen, values, scale) for values in _values(exhibit, chosen)]
     if not found:
@@ -65,7 +65,7 @@ def _values(exhibit: Exhibit, scale: ExhibitScale) -> Iterator[dict[str, str]]:
 
 
 def matches(values: Mapping[str, str], pick: Pick) -> bool:
-    """Whether every axis that is picked has one of the picked values.
+    """Return whether every picked axis has one of the picked values.
 
     >>> matches({"data": "FMNIST", "defense": "Krum"}, {"defense": ("Krum", "Bulyan")})
     True
@@ -92,7 +92,7 @@ def _combination(exhibit: Exhibit, scale: ExhibitScale, values: dict[str, str], 
 
 
 def _over(table: Table, part: Table) -> Table:
-    """The part on top; where nobody attacks, parameters of an attack that are set for all have nobody to tell."""
+    """Put a part on top of a table; if the table has `attack = false`, parameters for attacks are dropped."""
     if table.get("attack") is False and "name" not in (part.get("attack") or {}):
         part = {key: item for key, item in part.items() if key not in ("attack", "threat")}
     return bases.over(table, part)
@@ -109,7 +109,7 @@ def _variants(exhibit: Exhibit, scale: ExhibitScale) -> dict[str, Table]:
 
 
 def scaled(exhibit: Exhibit, scale: str) -> list[str]:
-    """How the configs differ from those of scale `paper`, a line a key; nothing where there is no such scale."""
+    """Return how the configs differ from those of scale `paper`, one line per key; empty without such a scale."""
     if scale == "paper" or "paper" not in exhibit.scales:
         return []
     full = {_id(each): each for each in combinations(exhibit, "paper")}

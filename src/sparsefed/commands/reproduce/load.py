@@ -1,4 +1,4 @@
-"""Exhibits and the paper's numbers from their files; a name that does not exist is one sentence that names the file."""
+"""Loading of exhibits and the paper's numbers from files; an unknown name raises an error that names the file."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ ROUND = "round"  # what a chart may have on its x axis beside axes and metrics
 
 
 def package() -> Traversable:
-    """Where the paper's exhibits are; a folder of one's own has the same two folders in it."""
+    """Return the folder of the paper's exhibits; a custom folder has the same two subfolders."""
     return resources.files("sparsefed.commands.reproduce")
 
 
 def names(folder: Traversable | None = None) -> list[str]:
-    """Every exhibit."""
+    """Return the names of all exhibits."""
     place = (folder or package()) / "exhibits"
     files = place.iterdir() if place.is_dir() else ()
     return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
 
 
 def load(name: str, folder: Traversable | None = None) -> Exhibit:
-    """The exhibit of that name."""
+    """Load the exhibit of that name."""
     found = folder or package()
     if name not in names(found):
         raise ConfigError(unknown("exhibit", name, names(found)) + "; `sparsefed reproduce --list` tells what they are")
@@ -40,13 +40,13 @@ def load(name: str, folder: Traversable | None = None) -> Exhibit:
 
 
 def load_paper(exhibit: Exhibit, folder: Traversable | None = None) -> Paper:
-    """The paper's numbers for it; none where there is no file."""
+    """Load the paper's numbers for an exhibit; empty if there is no file."""
     file = (folder or package()) / "paper" / f"{exhibit.name}.json"
     return parse_paper(exhibit, file.read_text(encoding="utf-8")) if file.is_file() else Paper()
 
 
 def parse(name: str, text: str) -> Exhibit:
-    """An exhibit from the text of its file, every name in it checked."""
+    """Parse an exhibit from the text of its file, and check every name in it."""
     source = f"exhibit {name}"
     try:
         table = tomllib.loads(text)
@@ -59,7 +59,7 @@ def parse(name: str, text: str) -> Exhibit:
 
 
 def parse_paper(exhibit: Exhibit, text: str) -> Paper:
-    """The paper's numbers from the text of their file, every name in it checked."""
+    """Parse the paper's numbers from the text of their file, and check every name in it."""
     source = f"the paper's numbers for {exhibit.name}"
     try:
         table = json.loads(text)
@@ -80,7 +80,7 @@ def _validated(source: str, make: Callable[[], Record]) -> Record:
 
 
 def _sentence(problem: Any) -> str:
-    """One of pydantic's findings, for a person."""
+    """Return one of pydantic's errors as a sentence."""
     where = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
         return f"there is no key {where}; see the exhibits that there are"
@@ -93,7 +93,7 @@ def _sentence(problem: Any) -> str:
 
 
 def _problems(exhibit: Exhibit) -> Iterator[str]:
-    """Every name in the exhibit that stands for nothing, a sentence each."""
+    """Yield a sentence for every unknown name in the exhibit."""
     for metric in exhibit.metrics:
         yield from _metric(exhibit, metric)
     for skipped in exhibit.skip:
@@ -173,7 +173,7 @@ def _listed(cell: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
 
 
 def scale_of(exhibit: Exhibit, scale: str) -> ExhibitScale:
-    """The scale of that name."""
+    """Return the scale of that name."""
     if scale not in SCALES:
         raise ConfigError(unknown("scale", scale, SCALES))
     found = {str(name): each for name, each in exhibit.scales.items()}

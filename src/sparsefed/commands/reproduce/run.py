@@ -1,4 +1,4 @@
-"""Reproducing tables and figures of the paper: runs what is missing of them, and judges what the paper says."""
+"""Reproduction of the paper's tables and figures: runs what is missing of them, and judges the paper's claims."""
 
 from __future__ import annotations
 
@@ -48,18 +48,17 @@ def reproduce(
     jobs: int | None = None,
     on_progress: OnProgress = lambda _: None,
 ) -> ExhibitResult | list[ExhibitResult]:
-    """Run tables and figures of the paper, set our numbers beside the paper's, and judge its claims.
+    """Run tables and figures of the paper, compare our numbers with the paper's, and judge its claims.
 
     Args:
         names: One exhibit, or several, which share runs that are equal; `sparsefed reproduce --list` shows them.
         scale: "smoke" takes seconds, "laptop" at most an hour each, "paper" is everything as printed.
-        folder: Where results and runs go and what is finished is found; by default a temporary folder.
-        jobs: How many runs at a time; by default one a core.
+        folder: Where results and runs go and finished ones are found; by default a temporary folder.
+        jobs: How many runs at a time; by default one per core.
         on_progress: Called with a `Progress` whenever something has changed.
 
     Returns:
-        A result for each name, in their order; not a list where `names` is one name. `problem` tells of runs that
-        failed.
+        A result for each name, in their order; not a list where `names` is one name. `problem` describes failed runs.
 
     Raises:
         ConfigError: If there is no such exhibit or scale.
@@ -77,7 +76,7 @@ def reproduce(
 def run_exhibits(
     plans: Sequence[ExhibitPlan], out: Path, jobs: int, on_progress: OnProgress = lambda _: None
 ) -> Ledger:
-    """Run what is missing of exhibits and write the rows of formulas; return what is known of every cell."""
+    """Run what is missing of exhibits and write the rows of formulas; return the ledger of every cell."""
     ledger = run_plans([each.sweep for each in plans if each.exhibit.kind == "runs"], out, jobs, on_progress)
     for each in plans:
         if each.exhibit.kind == "formula":
@@ -86,7 +85,7 @@ def run_exhibits(
 
 
 def formula_rows(exhibit: Exhibit, scale: str) -> list[Row]:
-    """Return what a formula gives, as lines of results."""
+    """Return the results of a formula, as lines of results."""
     head = {"exhibit": exhibit.name, "scale": scale}
     tail: dict[str, Any] = {"attack": None, "role": "result", "seed": 0, "key": None, "twins": [], "status": "done"}
     rows = resolve("formula", exhibit.formula, {})()

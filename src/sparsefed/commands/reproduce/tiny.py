@@ -1,7 +1,7 @@
-"""Data sets that are always there, for scale `smoke`: generated, learnable within a few rounds, the same every time.
+"""Small generated data sets for scale `smoke`: always available, learnable in a few rounds, equal every time.
 
-An image is its class's pattern and noise; a text, a walk on a ring of words in which the next one is nearly always the
-same. Nobody should read anything into what is measured on them.
+An image is its class's pattern and noise; a text is a walk on a ring of words in which the next one is nearly always
+the same. Results on them mean nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ WORDS = (
 
 
 def images(channels: int) -> DataSet:
-    """Images of 8 x 8, 10 classes, 40 users."""
+    """Return a set of 8 x 8 images with 10 classes and 40 users."""
 
     def read(_: Content) -> Arrays:
         draw = rng(0, "tiny images", channels)

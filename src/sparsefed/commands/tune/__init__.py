@@ -1,11 +1,11 @@
 """The strongest attack against a given defense: Optuna searches the parameters of a config's attack.
 
-Every trial is the run of the config with other parameters of its attack; what the attackers want (the goal), who they
-are and what they know stay as they are. The rules, all of them stated in what a search leaves behind:
+Every trial runs the config with other parameters of its attack; the attackers' goal, number and knowledge stay as they
+are. The rules, all of them stated in the files of a search:
 - a trial's *attack accuracy* is the mean over its last epoch (as `results.summary` has it), its *test accuracy* that of
-  its last evaluation; a model whose test loss is not finite counts as 0 in both, for it answers nothing;
-- *both* (the default) wants the one high and the other kept, *attack* the first alone, *damage* a low test accuracy,
-  which is also what an attack without a goal is after;
+  its last evaluation; a model whose test loss is not finite counts as 0 in both;
+- the objective *both* (the default) rewards high values of both, *attack* of the first alone, *damage* a low test
+  accuracy, which is also the objective of an attack without a goal;
 - a trial is *pruned* a third or half of the way from the attack's start. With one objective: if it is behind the median
   of the finished trials at the same round (Optuna's median rule). With two, for which Optuna has none: if a trial of
   the front was then better by `GAP` in one of them and no worse than by `SLACK` in the other. Not before `WARMUP`

@@ -1,4 +1,4 @@
-"""A search for a reader: sentences, the trials as tables and as a chart, and the config of the strongest attack."""
+"""A search as a document: sentences, the trials as tables and as a chart, and the config of the strongest attack."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KINDS = {  # how a trial is drawn: colour, shape
 
 
 def document(outcome: TuneResult) -> doc.Document:
-    """Return everything there is to read about a search."""
+    """Return a search as a document."""
     first, *rules = sentences(outcome)
     name, attack = outcome.config.name or "a config", outcome.config.attack
     lead = f"{len(outcome.trials)} trials of attack {attack.name if attack else ''} in {name}."
@@ -84,7 +84,7 @@ def _short(value: Any) -> str:
 
 
 def config_text(outcome: TuneResult) -> str:
-    """Return the config of the strongest attack, ready to be run, with what is known of it on top."""
+    """Return the config of the strongest attack, ready to run, with comments on its results at the top."""
     head = (line for sentence in sentences(outcome) for line in textwrap.wrap(sentence, 100))
     return "".join(f"# {line}\n" for line in head) + f"\n{toml.dumps(configs.dump(outcome.tuned))}\n"
 
@@ -113,7 +113,7 @@ def _cells(outcome: TuneResult, trial: Trial) -> list[doc.TableCell]:
 
 
 def files(outcome: TuneResult) -> dict[str, str]:
-    """Return what a search leaves behind: a config that can be run, and the page."""
+    """Return the files of a search: a config that can be run, and the page."""
     return {STRONGEST: config_text(outcome), PAGE: outcome.to_html()}
 
 
@@ -127,7 +127,7 @@ def _read_for(outcome: TuneResult) -> str:
 
 
 def scatter(outcome: TuneResult) -> alt.LayerChart:
-    """Draw all trials: attack accuracy over test accuracy, or, where there is only the latter, over their numbers."""
+    """Draw all trials: attack accuracy over test accuracy, or, for damage, test accuracy over their numbers."""
     points = [_point(outcome, trial) for trial in outcome.trials if trial.test_accuracy is not None]
     points.sort(key=lambda point: -list(KINDS).index(point["kind"]))  # what matters is drawn last, on top
     if outcome.objective == "damage":
@@ -145,7 +145,7 @@ def scatter(outcome: TuneResult) -> alt.LayerChart:
 
 
 def _point(outcome: TuneResult, trial: Trial) -> dict[str, Any]:
-    """Return a trial as the chart and its tooltip know it."""
+    """Return a trial as the data of the chart and its tooltip."""
     kinds = {
         "strongest": trial == outcome.strongest,
         "as given": trial == outcome.first,

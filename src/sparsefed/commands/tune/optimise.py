@@ -2,7 +2,7 @@
 
 The sampler is seeded before each trial from the seed and the number of trials behind it, and looks at finished trials
 only. So a study that one process works on is deterministic, killed and continued or not. Where several share a study,
-what is tried depends on who is done first; what a trial comes to never does.
+what is tried depends on which finishes first; the result of a trial never does.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class _Search:
-    """What stays the same from trial to trial."""
+    """The parts of a search that do not change between trials."""
 
     config: Config
     space: Space
@@ -58,7 +58,7 @@ class _Search:
     seed: int
     facts: Mapping[str, Any]  # of the task, the same in every trial
     load: Callable[[data.DataSet], Any]
-    place: str  # whose trials these are: the folder on this machine, which one process at a time works on
+    place: str  # the owner of its trials: the folder on this machine, used by one process at a time
 
     @property
     def own(self) -> dict[str, Any]:
@@ -66,7 +66,7 @@ class _Search:
 
     @property
     def checked(self) -> frozenset[int]:
-        """The rounds at which a trial may be pruned: the first evaluations at or after `CHECKED_AT` of the way."""
+        """Return the rounds at which a trial may be pruned: the first evaluations from `CHECKED_AT` of the way on."""
         rounds, every = self.config.rounds, self.config.evaluate_every
         start = self.config.threat.start - 1
         wanted = (start + share * (rounds - start) for share in CHECKED_AT)
@@ -85,7 +85,7 @@ def tune(
     storage: str | None = None,
     on_progress: OnProgress | None = None,
 ) -> TuneResult:
-    """Search the strongest attack against a config's defense; every trial is a run with other parameters of its attack.
+    """Search for the strongest attack on a config's defense; every trial is a run with other attack parameters.
 
     Args:
         subject: A config, its table, or the path of its file.
@@ -141,7 +141,7 @@ def _check(trials: int, stealth: float | None, objective: str | None) -> None:
 
 
 def _aim(wanted: str | None, experiment: BuiltSimulation) -> Objective:
-    """Return the wanted objective if the attack has a goal; otherwise there is but one thing to aim at."""
+    """Return the requested objective if the attack has a goal; otherwise there is only one."""
     if "attack_points" in experiment.facts:
         return next((aim for aim in AIMS if aim == wanted), "both")
     if wanted in ("both", "attack"):
@@ -162,10 +162,10 @@ def _go_on(study: optuna.Study, search: _Search, wanted: int, show: OnProgress) 
         show(progress(done, wanted, best, ended[-1] if ended else None))
         if done >= wanted and best is not None:
             return
-        # Where all but the first trial is done, it is not left to another machine, which may be dead.
+        # If only the first trial is missing, run it here: the machine that began it may be dead.
         if best is None and (done >= wanted or not _is_coming(study, search.own)):
             study.enqueue_trial(search.own, user_attrs={"as given": search.own, "place": search.place})
-        running = len(studies.in_state(study, "RUNNING"))  # those who share a study must not draw the same
+        running = len(studies.in_state(study, "RUNNING"))  # processes that share a study must not draw the same
         drawn = integer_seed(search.seed, "tune", done, running) % 2**32
         study.sampler = optuna.samplers.TPESampler(seed=drawn, constant_liar=True)
         study.optimize(
@@ -226,7 +226,7 @@ def _suggested(trial: optuna.Trial, name: str, searched: Searched) -> Any:
 
 
 def _measured(search: _Search, rows: Rows) -> dict[str, Any]:
-    """Return the numbers of a trial, which are those of a report on the same run."""
+    """Return the numbers of a trial, equal to those of a report on such a run."""
     row = summarise(rows, search.facts)
     return {
         "rounds": row.rounds,
@@ -238,7 +238,7 @@ def _measured(search: _Search, rows: Rows) -> dict[str, Any]:
 
 
 def _is_hopeless(search: _Search, trial: optuna.Trial, params: Mapping[str, Any], rows: Rows) -> bool:
-    """Return whether others were far better at the same round; notes this one's values for those to come."""
+    """Return whether other trials were far better at this round, and record this trial's values for later ones."""
     reached = rows[-1]["round"]
     now = values(Trial(0, params, "pruned", **_measured(search, rows[-1:])), search.objective)
     trial.set_user_attr(f"at round {reached}", now)

@@ -1,6 +1,6 @@
 """The search space: for each parameter of an attack's method, a range of numbers or some choices.
 
-The goal's parameters are left alone: another goal is another question.
+The goal's parameters are not searched: another goal is another question.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sparsefed.core.signatures import Parameter, parameters
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers from low to high, both of them integers where the numbers are whole."""
+    """Numbers from low to high; both are integers if the numbers are whole."""
 
     low: float
     high: float
@@ -36,8 +36,8 @@ class Categories:
 Searched = Range | Categories
 Space = Mapping[str, Searched]
 
-WIDTH = 30  # a parameter that the table does not know is searched from its default / WIDTH to its default * WIDTH
-# Parameters that mean the same in every attack; an attack says itself where it differs (`search`). None: a fact of the
+WIDTH = 30  # a parameter that is not in the table is searched from its default / WIDTH to its default * WIDTH
+# Parameters that mean the same in every attack; an attack overrides them with its `search`. None: a fact of the
 # run or of the threat model, or a tolerance; searching it would change the question.
 USUAL_RANGES: Mapping[str, str | None] = {
     "epochs": "1:20",
@@ -47,14 +47,14 @@ USUAL_RANGES: Mapping[str, str | None] = {
     **dict.fromkeys(("most", "tries", "threshold", "pieces", "classes", "server_lr", "knowledge")),
 }
 SIZES = ("auxiliary", "points")  # parameters that say how many points a goal has: a batch has at most that many
-MOST_IN_A_BATCH = 512  # where none does
+MOST_IN_A_BATCH = 512  # if there is no such parameter
 SAY_SPACE = "say what to search as --space attack.KEY=LOW:HIGH, or attack.KEY=A,B,C for choices"
 
 
 def search_space(config: Config, wanted: Sequence[str] = ()) -> Space:
-    """Return what each parameter of the attack may be, always with the config's own value in it.
+    """Return the search space of each parameter of the attack, always including the config's own value.
 
-    As wanted (`attack.step=0.01:1`, `attack.to_budget=true,false`), as the attack says, or around its default.
+    It is the one given (`attack.step=0.01:1`, `attack.to_budget=true,false`), the attack's own, or around the default.
     """
     if config.attack is None:
         raise ConfigError("there is no [attack] to tune; add [threat] and [attack] to the config")
@@ -75,7 +75,7 @@ def search_space(config: Config, wanted: Sequence[str] = ()) -> Space:
 
 
 def own_params(config: Config, space: Space) -> dict[str, Any]:
-    """Return the config's own values of what is searched, but for those that it leaves to the attack."""
+    """Return the config's own values of the searched parameters, except those that it leaves to the attack."""
     assert config.attack is not None
     defaults = {p.name: p.default for p in parameters(configs.attacker(config.attack).method, 1)}
     own = {name: config.attack.params.get(name, defaults[name]) for name in space}
@@ -89,7 +89,7 @@ def with_params(config: Config, params: Mapping[str, Any]) -> Config:
 
 
 def holds(searched: Searched, value: Any) -> bool:
-    """Return whether the search may try the value; None, which leaves it to the attack, it may."""
+    """Return whether the search may try the value; None, which leaves it to the attack, is always allowed."""
     if value is None:
         return True
     return (
@@ -133,7 +133,7 @@ def _given(config: Config, parameter: Parameter, own: Any, wanted: str) -> Searc
 
 
 def _written(text: str, whole: bool) -> Searched:
-    """`low:high` or `a,b,c`; logarithmic where both ends are positive and a factor of 10 apart.
+    """Parse `low:high` or `a,b,c`; logarithmic if both ends are positive and a factor of 10 apart.
 
     >>> _written("0.01:1", whole=False)
     Range(low=0.01, high=1.0, log=True, whole=False)
@@ -160,7 +160,7 @@ def _written(text: str, whole: bool) -> Searched:
 def _usual(
     search: Mapping[str, str | None], parameter: Parameter, own: Any, beside: Mapping[str, Any]
 ) -> Searched | None:
-    """Return what the attack says, or what follows from type and default, widened to the config's own value."""
+    """Return the attack's own range, or one from type and default, widened to the config's own value."""
     name, whole = parameter.name, _is_whole(parameter, own)
     listed = search.get(name, USUAL_RANGES.get(name, ""))
     if listed is None:
@@ -186,7 +186,7 @@ def _derived(parameter: Parameter, own: Any, whole: bool) -> Searched | None:
 
 
 def _widened(within: Range, own: Any) -> Range | None:
-    """Widen a range to the config's own value, if it has one; None where a logarithmic scale cannot have it."""
+    """Widen a range to the config's own value, if it has one; None if a logarithmic scale cannot contain it."""
     if own is None:
         return within
     if within.log and own <= 0:
@@ -195,7 +195,7 @@ def _widened(within: Range, own: Any) -> Range | None:
 
 
 def _numbers(low: float, high: float, log: bool, whole: bool) -> Range:
-    """Return a range of one type: a question is compared as it is written, and 5 is not written like 5.0."""
+    """Return a range of one type: questions are compared as text, and 5 is not written like 5.0."""
     number = round if whole else float
     return Range(number(low), number(high), log, whole)
 

@@ -1,6 +1,6 @@
-"""The study that Optuna keeps in a database: its name, opening it, its dead trials, its trials as records.
+"""The study that Optuna keeps in a database: its name, how it is opened, its dead trials, its trials as records.
 
-Importing this module is light, and Optuna an extra: it is loaded when a study is opened.
+Importing this module is cheap, and Optuna is an extra: it is loaded when a study is opened.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     import optuna
 
 DATABASE, QUESTION = "study.db", "study.json"
-HEARTBEAT, GRACE = 30, 120  # seconds: a trial that has not been heard of for so long is dead
+HEARTBEAT, GRACE = 30, 120  # seconds: a trial without a heartbeat for so long is dead
 
 
 def study_name(folder: Path, config: Config, space: Space, objective: Objective) -> str:
-    """Return the name of a study, the same for the same question, and write that question into the folder.
+    """Return the name of a study, determined by its question, and write that question into the folder.
 
-    A question is everything that changes a number, but for where the search begins: a folder is about one, and machines
-    that put the same one to the same database share a study.
+    A question is everything that changes a number, except where the search begins: a folder holds one question, and
+    machines that use one database for equal questions share a study.
 
     Raises:
         RunError: The folder holds a search of another question.
@@ -88,7 +88,7 @@ def _flat(table: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]
 
 
 def library() -> Any:
-    """Return Optuna, or say what to install."""
+    """Return Optuna, or raise an error that explains what to install."""
     try:
         import optuna
     except ImportError:
@@ -98,7 +98,7 @@ def library() -> Any:
 
 @contextmanager
 def opened(name: str, folder: Path, url: str | None, objective: Objective) -> Iterator[optuna.Study]:
-    """Open the study of that name in the database at the URL, or in the folder's own; trouble is one sentence."""
+    """Open the study of that name in the database at the URL, or in the folder's own; raise clear errors."""
     import sqlalchemy.exc
 
     optuna = library()
@@ -130,7 +130,7 @@ def opened(name: str, folder: Path, url: str | None, objective: Objective) -> It
 
 
 def _storage(url: str) -> Any:
-    """Open the database with a heartbeat, by which trials whose machine is gone are noticed."""
+    """Open the database with a heartbeat, which reveals trials whose machine is gone."""
     waiting = {"connect_args": {"timeout": 60}} if url.startswith("sqlite") else {"pool_pre_ping": True}
     return library().storages.RDBStorage(url, waiting, heartbeat_interval=HEARTBEAT, grace_period=GRACE)
 
@@ -139,7 +139,7 @@ def _beside(folder: Path) -> str:
     import sqlalchemy
 
     url = sqlalchemy.URL.create("sqlite", database=str(folder.resolve() / DATABASE)).render_as_string()
-    return url.replace("{", "{{").replace("}", "}}")  # Optuna takes the URL for a template
+    return url.replace("{", "{{").replace("}", "}}")  # Optuna treats the URL as a template
 
 
 def _not_opened(folder: Path, url: str | None, error: Exception) -> Exception:
@@ -161,7 +161,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error, its cause, and so on; Optuna, in trouble with its database, may raise errors of its own."""
+    """Yield an error, its cause, and so on; Optuna may wrap the errors of its database in its own."""
     current: BaseException | None = error
     while current is not None:
         yield current
@@ -186,7 +186,7 @@ def _quiet() -> Iterator[None]:
 def patiently() -> Iterator[Callable[[], None]]:
     """Delay Ctrl-C, and whatever else is treated like it, until `check` is called between two rounds.
 
-    In the middle of a write, the libraries of the database would make another error of it. A second one does not wait.
+    During a write, the database libraries would turn it into another error. A second Ctrl-C does not wait.
     """
     waiting: list[Callable[[], object]] = []
 
@@ -199,7 +199,7 @@ def patiently() -> Iterator[Callable[[], None]]:
         while waiting:
             waiting.pop()()
 
-    if threading.current_thread() is not threading.main_thread():  # which alone hears of signals
+    if threading.current_thread() is not threading.main_thread():  # only the main thread receives signals
         yield check
         return
     present = {sig: signal.getsignal(sig) for sig in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
@@ -238,8 +238,8 @@ def read(frozen: optuna.trial.FrozenTrial) -> Trial:
 def bury(study: optuna.Study, place: str, alone: bool) -> None:
     """Mark the trials that a dead process left running as failed.
 
-    Whoever holds the folder's lock knows that no process works on the trials that were begun in it: on any trial, where
-    the database is the folder's own (`alone`), and otherwise on those that carry its `place`.
+    The holder of the folder's lock can be sure that no process works on trials begun in it: on any trial if the
+    database is the folder's own (`alone`), otherwise on those with its `place`.
     """
     for trial in in_state(study, "RUNNING"):
         if alone or trial.user_attrs.get("place") == place:

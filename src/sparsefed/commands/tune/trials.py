@@ -1,4 +1,4 @@
-"""The result of a search: its trials, those that no other beats, and the strongest. Values in, values out."""
+"""The result of a search: its trials, the nondominated ones, and the strongest. Values in, values out."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ AIMS: Mapping[Objective, str] = {
     "attack": "attack accuracy up, whatever it costs",
     "damage": "test accuracy down",
 }
-STEALTH = 0.02  # of test accuracy, which an attack may cost and still count as unseen, by default
+STEALTH = 0.02  # the default loss of test accuracy up to which an attack counts as unnoticed
 WARMUP = 5  # finished trials before any is pruned
-GAP, SLACK = 0.1, 0.02  # how far ahead in one objective, and behind in the other, the trial is that ends another
+GAP, SLACK = 0.1, 0.02  # a trial ends another if it is GAP ahead in one objective and at most SLACK behind
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class TuneResult(Report, described_by="sparsefed.commands.tune.document"):
-    """A search for the strongest attack, as far as it has come."""
+    """A search for the strongest attack, as far as it has run."""
 
     config: Config  # the one that was given
     space: Space
@@ -53,12 +53,12 @@ class TuneResult(Report, described_by="sparsefed.commands.tune.document"):
 
     @property
     def tuned(self) -> Config:
-        """The config of the strongest attack."""
+        """Return the config of the strongest attack."""
         name = f"{self.config.name}-tuned" if self.config.name else "tuned"
         return with_params(self.config, self.strongest.params).model_copy(update={"name": name})
 
     def records(self) -> list[dict[str, Any]]:
-        """Return a flat record for each trial, as `pandas.DataFrame` takes them."""
+        """Return a flat record for each trial, in the form that `pandas.DataFrame` takes."""
         return [
             {key: value for key, value in vars(trial).items() if key != "params"}
             | {f"attack.{name}": trial.params.get(name) for name in self.space}
@@ -68,13 +68,13 @@ class TuneResult(Report, described_by="sparsefed.commands.tune.document"):
 
 
 def values(trial: Trial, objective: Objective) -> tuple[float, ...]:
-    """Return what the search makes as high as it can."""
+    """Return the values that the search maximises."""
     attack, test = (trial.attack_accuracy or 0.0, trial.test_accuracy or 0.0) if trial.converged else (0.0, 0.0)
     return {"both": (attack, test), "attack": (attack,), "damage": (-test,)}[objective]
 
 
 def nondominated(points: Sequence[tuple[float, ...]]) -> list[int]:
-    """Return the positions of the points that no other beats: at least as high in everything, higher in something.
+    """Return the positions of the nondominated points: no other is at least as high in all and higher in some.
 
     >>> nondominated([(0.9, 0.5), (0.8, 0.7), (0.8, 0.6), (0.9, 0.5)])
     [0, 1, 3]
@@ -87,13 +87,13 @@ def _dominates(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
 
 
 def front(finished: Sequence[Trial], objective: Objective) -> tuple[Trial, ...]:
-    """Return the trials that no other beats, the strongest attack first."""
+    """Return the nondominated trials, the strongest attack first."""
     kept = [finished[i] for i in nondominated([values(trial, objective) for trial in finished])]
     return tuple(sorted(kept, key=lambda trial: values(trial, objective), reverse=True))
 
 
 def strongest(finished: Sequence[Trial], first: Trial, objective: Objective, stealth: float | None) -> Trial:
-    """Return the strongest finished trial by the package's rule; of equal ones the stealthier, then the earlier."""
+    """Return the strongest finished trial by the package's rule; among equals the stealthier, then the earlier."""
 
     def order(trial: Trial) -> tuple[float, ...]:
         attack, test = values(trial, "both")
@@ -108,7 +108,7 @@ def strongest(finished: Sequence[Trial], first: Trial, objective: Objective, ste
 
 
 def outdone(now: tuple[float, ...], then: tuple[float, ...]) -> bool:
-    """Return whether a trial that was there `then` leaves one that is here `now`, at the same round, without hope.
+    """Return whether a trial with values `then` at some round was so far ahead that one with `now` is hopeless.
 
     >>> outdone((0.1, 0.86), (0.9, 0.85)), outdone((0.1, 0.86), (0.9, 0.80))
     (True, False)
