@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,16 +18,6 @@ Subject = Config | Mapping[str, Any] | Path | str | Described  # a config, its t
 
 
 RunAll = Callable[[Mapping[Path, Config]], None]  # runs every config into its folder
-
-
-@contextmanager
-def working_folder(folder: Path | str | None) -> Iterator[Path]:
-    """Provide the folder a command works in: the given one, or a temporary one that is removed at the end."""
-    if folder is not None:
-        yield Path(folder)
-        return
-    with tempfile.TemporaryDirectory(prefix="sparsefed-") as temporary:
-        yield Path(temporary)
 
 
 def run_all(wanted: Mapping[Path, Config], on_progress: OnProgress | None = None) -> None:

@@ -20,13 +20,14 @@ from sparsefed.commands.certify.smoothness import Smoothness, is_linear, smoothn
 from sparsefed.commands.certify.subject import CertificateSource, read, unattacked, with_model
 from sparsefed.commands.certify.supported import CoveredServer, server_of
 from sparsefed.commands.certify.threat_schedules import WORST, ThreatSchedules, omegas, shares, threat_schedules
-from sparsefed.commands.common import RunAll, Subject, run_all, working_folder
+from sparsefed.commands.common import RunAll, Subject, run_all
 from sparsefed.config import Config
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.metrics import distances
 from sparsefed.core.progress import OnProgress
 from sparsefed.reports.result import Report
 from sparsefed.results.numbers import percent
+from sparsefed.sweeps.runner import working_folder
 
 HARDLY = 1.1  # a smaller factor is not worth reporting
 

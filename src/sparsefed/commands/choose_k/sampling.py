@@ -15,7 +15,7 @@ from sparsefed import runs
 from sparsefed.commands.choose_k import probes
 from sparsefed.commands.choose_k.choice import SAMPLES, ChooseKOptions, ChooseKResult, Stage
 from sparsefed.commands.choose_k.options import checked, load
-from sparsefed.commands.common import Subject, run_all, run_into, working_folder
+from sparsefed.commands.common import Subject, run_all, run_into
 from sparsefed.commands.tune import tune
 from sparsefed.config import BuiltSimulation, Config
 from sparsefed.core.errors import ConfigError, RunError
@@ -25,6 +25,7 @@ from sparsefed.core.signatures import parameters
 from sparsefed.core.types import Block, Context, Defense, State, Step
 from sparsefed.defenses import CommonOptions
 from sparsefed.results.numbers import log_ticks
+from sparsefed.sweeps.runner import working_folder
 from sparsefed.theory import choice_of_k as choice
 from sparsefed.theory.choice_of_k import ChosenK, Curve, Draw, Gradient
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparsefed import config as configs
 from sparsefed import data, runs
-from sparsefed.commands.common import Subject, working_folder
+from sparsefed.commands.common import Subject
 from sparsefed.commands.tune import study as studies
 from sparsefed.commands.tune.space import Categories, Searched, Space, own_params, search_space, with_params
 from sparsefed.commands.tune.trials import (
@@ -38,6 +38,7 @@ from sparsefed.core.errors import ConfigError, unknown
 from sparsefed.core.progress import OnProgress, Progress
 from sparsefed.core.rng import integer_seed
 from sparsefed.results.summary import summarise
+from sparsefed.sweeps.runner import working_folder
 
 if TYPE_CHECKING:
     import optuna
