@@ -340,13 +340,13 @@ def test_the_command_measures_probes_and_says_so(probed: tuple[str, Path]) -> No
     told = json.loads((folder / "choose-k.json").read_text())
     assert out.endswith(f"wrote {folder}/choose-k.html\nwrote {folder}/choose-k.json\n")
     assert f"k = {told['k']:,} ({100 * told['k'] / D:.1f}% of d = 650) is the smallest k" in out
-    assert re.search(r"^k-5: round 2/20, test \S+, attack \S+, \S+ s left$", out, re.M)
+    assert re.search(r"^k-5: round 2/20, test \S+, attack \S+; \S+ s left$", out, re.M)
     assert (told["d"], told["epoch"], told["config_k"]) == (D, 10, 50)
     assert sorted(path.name for path in (folder / "probes").iterdir()) == sorted(
         f"k-{k}{more}" for k in (5, 50, 500) for more in ("", "-attacked")
     )
     assert told["knee"] == naive_knee([Probe(**each) for each in told["probes"]])
-    assert re.search(rf"^│ +{told['knee']} │.*knee", out, re.M)
+    assert re.search(rf"^│ {told['knee']} .*knee", out, re.M)
     assert f"Knee of the probe runs (20 rounds): k = {told['knee']}, test accuracy" in out
     curve = told["stages"][1]["curve"]
     assert [point["k"] for point in curve] == list(grid(D)) and curve[-1]["mean"] == 0

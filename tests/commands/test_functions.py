@@ -88,7 +88,7 @@ def test_choose_k_tunes_the_attack_at_every_k() -> None:
     options: dict[str, Any] = {"samples": 1, "rounds_in": [0], "probe": [5], "probe_rounds": 3, "tune_trials": 1}
     result = choose_k(configs.parse(TINY), **options, on_progress=seen.append)
     assert result.probes[0].attack is not None
-    assert any(each.title == "tuning the attack at k = 5" and each.unit == "trials" for each in seen)
+    assert any(each.title == "tuning the attack at k = 5" and each.unit == "trial" for each in seen)
 
 
 def test_certify_takes_a_config_and_names_its_sentences() -> None:

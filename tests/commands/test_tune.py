@@ -594,7 +594,7 @@ def test_what_is_asked_reaches_the_search(sparsefed: Nursery, tmp_path: Path) ->
     options = ("--objective", "attack", "--space", "attack.step=0.01:0.1", "--space", "epochs=5", "--seed", "8")
     more = ("--storage", f"sqlite:///{tmp_path}/shared.db", "--set", "name=other", "--set", "rounds=4")
     out = sparsefed.run("tune", "small.toml", "--trials", "2", *options, *more, cwd=tmp_path).fine()
-    assert "Best trials" in out and "Strongest is the highest attack accuracy." in out
+    assert "The trials that no other beats" in out and "Strongest is the highest attack accuracy." in out
     asked = json.loads((tmp_path / "runs/other-tune/study.json").read_text())
     assert (asked["objective"], asked["config"]["rounds"]) == ("attack", 4)
     assert asked["space"]["step"] == {"low": 0.01, "high": 0.1, "log": True, "whole": False}
