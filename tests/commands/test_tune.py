@@ -560,7 +560,7 @@ def test_killed_the_same_command_goes_on_and_comes_to_the_same(
     assert first.wait().code == -signal.SIGKILL
     out = sparsefed.run(*command).fine()
     assert re.findall(r"^trial (\d)/3: ", out, re.M) == ["2", "3"]
-    assert "Pareto front" in out and "1 interrupted, not counted" in " ".join(out.split())
+    assert "The trials that no other beats" in out and "1 interrupted, not counted" in " ".join(out.split())
     assert out.endswith(f"wrote {tmp_path}/strongest.toml\nwrote {tmp_path}/tune.html\n")
     outcome = tune.tune(small(), trials=3, folder=tmp_path)
     assert list(map(told, outcome.trials)) == list(map(told, tuned[0].trials[:3]))

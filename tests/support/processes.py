@@ -18,7 +18,7 @@ import sys
 import termios
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,7 @@ class Done:
     code: int
     out: str
     err: str
-    cpu: float = 0.0  # the seconds that it and its children computed, where that is known
+    cpu: float = field(default=0.0, compare=False)  # the seconds that it and its children computed, where that is known
 
     def refused(self) -> str:
         """The one sentence of a command that must be mended first."""
