@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sparsefed.cli import app
-from sparsefed.commands.reproduce import grid
+from sparsefed.commands.reproduce import grid, run
 from sparsefed.commands.reproduce import load as reading
 from sparsefed.commands.reproduce.exhibit import Exhibit
 from sparsefed.core.errors import ConfigError
@@ -68,7 +68,7 @@ def test_all_means_every_exhibit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             raise ConfigError("that is enough")
         return load(name)
 
-    monkeypatch.setattr(reading, "load", recorded)
+    monkeypatch.setattr(run, "load", recorded)
     result = CliRunner().invoke(app, ["reproduce", "--all", "--scale", "smoke", "--out", str(tmp_path)])
     assert isinstance(result.exception, ConfigError) and wanted == EXHIBITS
 
