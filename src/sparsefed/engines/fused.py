@@ -269,7 +269,7 @@ def fused(task: Task, dtype: torch.dtype = torch.float32, budget: int = MEMORY_B
     def compute(theta: Tensor, cohort: Cohort, step: LocalStep) -> Iterator[Block]:
         if not one_step(step.plan, cohort.sizes):
             raise ConfigError(
-                "one batched pass computes one local step; for several use the engine by_client or stacked"
+                "one batched pass computes one local step, not several; use the engine by_client or stacked"
             )
         if not cost:
             cost.append(_probe(task, theta, cohort) * torch.finfo(dtype).bits / 32)
