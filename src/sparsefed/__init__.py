@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from sparsefed.core.threat import ThreatModel
     from sparsefed.data import partitions
     from sparsefed.defenses import aggregate
+    from sparsefed.reports.run_report import report
     from sparsefed.server import Server, ServerStep
     from sparsefed.simulation import Simulation
     from sparsefed.sweeps.sweep import sweep
@@ -45,6 +46,7 @@ _HOMES = {
     "certify": "sparsefed.commands.certify",
     "choose_k": "sparsefed.commands.choose_k",
     "partitions": "sparsefed.data",
+    "report": "sparsefed.reports.run_report",
     "reproduce": "sparsefed.commands.reproduce.run",
     "sweep": "sparsefed.sweeps.sweep",
     "tune": "sparsefed.commands.tune",
@@ -69,6 +71,7 @@ __all__ = [
     "defenses",
     "models",
     "partitions",
+    "report",
     "reproduce",
     "schedules",
     "sweep",

@@ -17,6 +17,7 @@ from sparsefed.core.errors import ConfigError, RunError
 from sparsefed.core.round import RoundReport
 from sparsefed.core.threat import ThreatModel
 from sparsefed.core.types import Context, Defense, State, Step
+from sparsefed.reports.run_report import report as compared
 from sparsefed.simulation import Simulation
 
 DIGITS: dict[str, Any] = {
@@ -148,6 +149,14 @@ def test_a_run_folder_of_the_command_goes_on_in_python(tmp_path: Path) -> None:
             break
     simulation.save(tmp_path / "run")
     assert torch.equal(Simulation.from_run(tmp_path / "run").run().theta, Simulation.from_config(DIGITS).run().theta)
+
+
+def test_saved_runs_are_reported_together(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        Simulation.from_config({**DIGITS, "name": f"run-{seed}", "seed": seed}).run().save(tmp_path / str(seed))
+    page = compared(tmp_path).to_html()
+    assert "run-0" in page and "run-1" in page
+    assert compared(runs.load_run(tmp_path / "0")).runs == compared(tmp_path / "0").runs
 
 
 def test_objects_cannot_be_written_down_and_the_sentence_names_them() -> None:

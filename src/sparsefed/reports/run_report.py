@@ -25,6 +25,7 @@ from sparsefed.results.numbers import curve, duration, length, percent, perplexi
 from sparsefed.results.summary import SummaryRow, attacked, labels, progress, summary
 from sparsefed.results.twins import Comparison, compare
 from sparsefed.results.verdict import preliminary, told
+from sparsefed.runs.folder import find, load_run
 
 RULES = (
     "Test and attack accuracy are those of the last evaluated round. Attack accuracy is the share of the attackers' "
@@ -77,6 +78,19 @@ class RunsReport(Report, described_by="sparsefed.reports.run_report"):
     """A comparison of runs: their results, what attackers did, curves, configs, and how to run them again."""
 
     runs: tuple[RunRecord, ...]
+
+
+def report(*given: str | Path | RunRecord) -> RunsReport:
+    """Return the comparison of runs: run folders, folders of run folders, or runs that were read already.
+
+    Raises:
+        RunError: A folder holds no run, or a damaged one.
+    """
+    read = [each for each in given if isinstance(each, RunRecord)]
+    folders = [Path(each) for each in given if not isinstance(each, RunRecord)]
+    found = [load_run(folder) for folder in find(folders)] if folders or not read else []
+    check(records := (*found, *read))
+    return RunsReport(records)
 
 
 def save(runs: Sequence[RunRecord], out: Path, format: str = "html") -> list[Path]:
