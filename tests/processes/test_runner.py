@@ -19,12 +19,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from sparsefed import runs
 from sparsefed.commands.reproduce import load as reading
 from sparsefed.commands.reproduce.grid import plan
 from sparsefed.core.errors import ConfigError, RunError
 from sparsefed.core.progress import AtWork, Progress
 from sparsefed.core.rng import rng
 from sparsefed.reports.progress_view import ProgressView
+from sparsefed.runs.disk import is_locked
 from sparsefed.sweeps import ledger as results
 from sparsefed.sweeps import pool, runner
 from sparsefed.sweeps.clock import Clock
@@ -37,6 +39,7 @@ from tests.support.shared import Shared
 
 KILLS = 10
 LINUX = sys.platform.startswith("linux")
+WORKER = [sys.executable, "-m", "sparsefed.sweeps.worker"]
 
 
 def planned(text: str = TINY, name: str = "tiny") -> SweepPlan:
@@ -84,8 +87,6 @@ def test_every_run_of_the_grid_is_in_the_results_in_order(undisturbed: Path) -> 
 
 def test_numbers_are_those_of_the_run_folders(undisturbed: Path) -> None:
     import torch
-
-    from sparsefed import runs
 
     rows = [json.loads(line) for line in read(undisturbed).splitlines()]
     for i, row in enumerate(rows):
@@ -229,9 +230,64 @@ def test_killed_at_random_the_results_are_the_same(undisturbed: Path, tmp_path: 
 
 def test_a_worker_whose_input_ends_ends(tmp_path: Path) -> None:
     """So it goes where the system does not kill children with their parents."""
-    worker = [sys.executable, "-m", "sparsefed.sweeps.worker"]
+    worker = [*WORKER, str(os.getpid())]
     done = subprocess.run(worker, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, cwd=tmp_path)
     assert done.returncode == ABANDONED and not done.stdout
+
+
+ORPHANAGE = """
+import os, signal, subprocess, sys, time
+pipe, seconds = int(sys.argv[1]), float(sys.argv[2])
+worker = subprocess.Popen([*sys.argv[3:], str(os.getpid())], stdin=pipe, stdout=subprocess.DEVNULL)
+print(worker.pid, flush=True)
+time.sleep(seconds)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("seconds", [0.0, 2.0])
+@pytest.mark.skipif(not LINUX, reason="looks at /proc")
+def test_a_worker_does_not_need_the_end_of_its_input(seconds: float) -> None:
+    """Its parent dies before or after it is bound to it, while another process holds its input open."""
+    its, ours = os.pipe()
+    parent = [sys.executable, "-c", ORPHANAGE, str(its), str(seconds), *WORKER]
+    done = subprocess.run(parent, pass_fds=[its], stdout=subprocess.PIPE, timeout=60)
+    worker = int(done.stdout.split()[0])
+    try:
+        assert _soon(lambda: _gone(worker))
+    finally:
+        os.close(its)
+        os.close(ours)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not LINUX, reason="looks at /proc")
+def test_killed_at_any_moment_of_starting_no_worker_and_no_lock_is_left(tmp_path: Path) -> None:
+    """The parent alone gets SIGKILL, mostly before its workers are at work; all of its session must be gone soon."""
+    draw = rng(1, "kills")
+    for _ in range(KILLS):
+        child, ear = _forked(tmp_path)
+        assert _soon(lambda pid=child: bool(_session(pid) - {pid}), 60)  # type: ignore[misc]
+        time.sleep(draw.uniform(0, 0.5))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(ear)
+        assert _soon(lambda pid=child: not _session(pid)), _session(child)  # type: ignore[misc]
+        assert not is_locked(tmp_path)
+        assert not any(is_locked(cell) for cell in (tmp_path / "cells").glob("*"))
+
+
+def _session(leader: int) -> set[int]:
+    """The living processes of a session, whoever their parents are."""
+    pids = (int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit())
+    return {pid for pid in pids if not _gone(pid) and _leader(pid) == leader}
+
+
+def _leader(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return None
 
 
 def test_interrupted_politely_it_saves_what_it_has(tmp_path: Path) -> None:
@@ -325,8 +381,6 @@ def test_damaged_results_are_one_sentence(copied: Path) -> None:
 
 
 def test_two_runners_in_one_folder_are_refused(copied: Path) -> None:
-    from sparsefed import runs
-
     with runs.locked(copied), pytest.raises(RunError, match="another process is working on"):
         run_plans([planned()], copied, jobs=1)
 

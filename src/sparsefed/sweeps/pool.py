@@ -52,7 +52,7 @@ class _Worker:
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         environment = {**os.environ, **dict.fromkeys(THREADS, str(threads))}
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "sparsefed.sweeps.worker"],
+            [sys.executable, "-P", "-m", "sparsefed.sweeps.worker", str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,

@@ -1,8 +1,11 @@
 """A worker process that runs cells one after the other, started by `pool.py` as `python -m sparsefed.sweeps.worker`.
 
 Each line of JSON on its standard input is a cell to run; lines of JSON on its standard output report on it. It loads
-torch once, and each data set once. It exits with its parent: when its input is closed and, where the system supports
-that, at the parent's death. SIGTERM saves the cell first.
+torch once, and each data set once. SIGTERM saves the cell first.
+
+It never outlives its parent, whose process id is its argument. On Linux the kernel kills it at the parent's death, even
+in the middle of a long kernel. That is of no use if the parent died before the worker could ask for it, and the end of
+the input does not come if another process holds the pipe: so it also looks who its parent is, first and every second.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from sparsefed.core.malloc import keep_freed_memory
 
 PDEATHSIG = 1  # of prctl(2)
 PAUSE = 0.2  # seconds between two reports of rounds
+LOOK = 1.0  # seconds between two looks at the parent
 ABANDONED = 3  # the exit code of a worker whose parent is gone
 
 Tell = Callable[..., None]
@@ -31,7 +35,7 @@ Tell = Callable[..., None]
 
 def main() -> None:
     """Run cells until the input ends."""
-    _die_with_parent()
+    _die_with(int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is handled by the parent
     signal.signal(signal.SIGTERM, _interrupt)
     tell = _tell()
@@ -54,9 +58,19 @@ def main() -> None:
         sys.exit(128 + signal.SIGTERM)
 
 
-def _die_with_parent() -> None:
+def _die_with(parent: int) -> None:
+    """Bind this process to its parent, and exit at once if that is already gone."""
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(ABANDONED)
+    threading.Thread(target=_watch, args=[parent], daemon=True).start()
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(LOOK)
+    os._exit(ABANDONED)
 
 
 def _interrupt(*_: object) -> None:
