@@ -137,8 +137,8 @@ def test_the_verdict_is_honest_about_seeds() -> None:
 
 def test_the_verdict_without_attackers_or_numbers_claims_nothing() -> None:
     calm = verdict([ended("x", None, None, 0.9), ended("y", None, None, 0.8)])
-    assert calm[0] == "Nobody attacked, and test accuracy ends between 80.0% (y) and 90.0% (x)."
-    assert "not told without an attack" in calm[1] and not any("held" in sentence for sentence in calm)
+    assert calm[0] == "Without an attack, test accuracy ends between 80.0% (y) and 90.0% (x)."
+    assert "unknown whether a defense holds" in calm[1] and not any("held" in sentence for sentence in calm)
     assert verdict([ended("x", None, None, None)])[0] == "Nothing has been evaluated yet."
     nothing = verdict([ended("x", "a", None, None)])
     assert "is not evaluated yet" in nothing[0] and nothing[1].startswith("Nothing has been measured")

@@ -16,8 +16,7 @@ from sparsefed.core.errors import ConfigError, RunError
 from sparsefed.core.progress import Progress
 from sparsefed.simulation import Simulation
 from sparsefed.sweeps.pool import LocalPool, Pool
-from sparsefed.sweeps.result import SweepResult
-from sparsefed.sweeps.sweep import sweep
+from sparsefed.sweeps.sweep import SweepResult, sweep
 
 TABLE: dict[str, Any] = {
     "name": "small",

@@ -29,10 +29,9 @@ from sparsefed.reports.progress_view import ProgressView
 from sparsefed.runs.disk import is_locked
 from sparsefed.sweeps import ledger as results
 from sparsefed.sweeps import pool, runner
-from sparsefed.sweeps.clock import Clock
 from sparsefed.sweeps.ledger import Ledger
 from sparsefed.sweeps.plan import SweepPlan
-from sparsefed.sweeps.runner import failures, run_plans
+from sparsefed.sweeps.runner import Clock, failures, run_plans
 from sparsefed.sweeps.worker import ABANDONED
 from tests.support.exhibits_tiny import TINY
 from tests.support.shared import Shared

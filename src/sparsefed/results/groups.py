@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from sparsefed.core import toml
 from sparsefed.core.types import RunRecord
 
 ASIDE = ("name", "seed", "evaluate_every", "checkpoint_every")  # keys in which repeated runs may differ
+K, T = TypeVar("K", bound=Hashable), TypeVar("T")
 Facts = Mapping[str, str]  # a config, flat: 'defense.k' -> '1000'
 
 
@@ -27,6 +28,14 @@ def facts(run: RunRecord, only: Sequence[str] = (), without: Sequence[str] = ())
         key: item for key, item in run.config.items() if key not in (*ASIDE, *without) and (not only or key in only)
     }
     return dict(flat(chosen))
+
+
+def grouped(keys: Iterable[K], items: Iterable[T]) -> dict[K, list[T]]:
+    """Return the items of equal keys together, in order of first occurrence."""
+    groups: dict[K, list[T]] = {}
+    for key, item in zip(keys, items, strict=True):
+        groups.setdefault(key, []).append(item)
+    return groups
 
 
 def frozen(facts: Facts) -> Hashable:
@@ -54,5 +63,5 @@ def told_apart(named: Sequence[tuple[str, Facts]]) -> list[str]:
 
 
 def _label(name: str, own: Facts, alike: Sequence[Facts]) -> str:
-    told = [f"{key.split('.', 1)[-1]} = {own[key].strip(chr(34))}" for key in differing(alike) if key in own]
-    return f"{name} ({', '.join(told)})" if told else name
+    shown = [f"{key.split('.', 1)[-1]} = {own[key].strip(chr(34))}" for key in differing(alike) if key in own]
+    return f"{name} ({', '.join(shown)})" if shown else name

@@ -19,7 +19,7 @@ from statistics import fmean
 from typing import Literal
 
 from sparsefed.core.types import RunRecord
-from sparsefed.results.groups import facts, frozen, told_apart
+from sparsefed.results.groups import facts, frozen, grouped, told_apart
 from sparsefed.results.summary import SummaryRow, attacked, summary
 
 NO_ATTACK = "no attack"
@@ -54,7 +54,7 @@ class Entry:
     @property
     def spread(self) -> float:
         """Return the largest difference between two seeds, in attack or in test accuracy."""
-        measured = ([row.attack_accuracy for row in self.rows], [row.test_accuracy for row in self.rows])
+        measured = zip(*((row.attack_accuracy, row.test_accuracy) for row in self.rows), strict=True)
         known = [[value for value in values if value is not None] for values in measured]
         return max((max(values) - min(values) for values in known if values), default=0.0)
 
@@ -80,10 +80,8 @@ class Matrix:
 
     def lost(self, defense: str, attack: str) -> float | None:
         """Return the test accuracy lost against the same defense without attackers, or else the best of the matrix."""
-        calm, own = self.entries.get((defense, NO_ATTACK)), self.entries[defense, attack].test
-        if calm is None or calm.test is None or own is None:
-            return self.behind(defense, attack)
-        return calm.test - own
+        own, baseline = self.entries[defense, attack].test, self._baseline(defense).test
+        return self.behind(defense, attack) if own is None or baseline is None else baseline - own
 
     def behind(self, defense: str, attack: str) -> float | None:
         """Return how far test accuracy is below the best of the matrix."""
@@ -93,8 +91,11 @@ class Matrix:
 
     def gained(self, defense: str, attack: str) -> float | None:
         """Return the attack accuracy beyond the baseline: that of the same defense without attackers."""
-        calm, own = self.entries.get((defense, NO_ATTACK)), self.entries[defense, attack].attack
-        return None if own is None else own - ((calm.attack if calm else None) or 0.0)
+        own = self.entries[defense, attack].attack
+        return None if own is None else own - (self._baseline(defense).attack or 0.0)
+
+    def _baseline(self, defense: str) -> Entry:
+        return self.entries.get((defense, NO_ATTACK), Entry(()))
 
 
 def judged(matrix: Matrix, defense: str, attack: str) -> Judgement | None:
@@ -114,35 +115,28 @@ def judged(matrix: Matrix, defense: str, attack: str) -> Judgement | None:
 def judgements(matrix: Matrix) -> dict[str, Judgement]:
     """Return each defense's judgement under its worst attack."""
     order: tuple[Judgement, ...] = ("fell", "in part", "held")
-    found = {pair: judged(matrix, *pair) for pair in matrix.attacked}
-    worst = {name: [j for (defense, _), j in found.items() if defense == name and j] for name in matrix.defenses}
-    return {name: min(several, key=order.index) for name, several in worst.items() if several}
+    several = grouped((defense for defense, _ in matrix.attacked), (judged(matrix, *pair) for pair in matrix.attacked))
+    known = {name: [each for each in several.get(name, ()) if each] for name in matrix.defenses}
+    return {name: min(each, key=order.index) for name, each in known.items() if each}
 
 
 def matrices(runs: Sequence[RunRecord]) -> list[Matrix]:
     """Return the runs as matrices, one per setting, in the order given."""
-    rows = summary(runs)
     tasks = [facts(run, only=TASK) for run in runs]
-    named = told_apart([(_name(run, "data"), task) for run, task in zip(runs, tasks, strict=True)])
-    settings = dict.fromkeys(frozen(task) for task in tasks)
-    members = [[i for i, task in enumerate(tasks) if frozen(task) == setting] for setting in settings]
-    several = len(settings) > 1
-    return [
-        _matrix([runs[i] for i in own], [rows[i] for i in own], named[own[0]] if several else "") for own in members
-    ]
+    names = told_apart([(_name(run, "data"), task) for run, task in zip(runs, tasks, strict=True)])
+    settings = grouped(map(frozen, tasks), zip(runs, summary(runs), names, strict=True))
+    return [_matrix(members, members[0][2] if len(settings) > 1 else "") for members in settings.values()]
 
 
-def _matrix(runs: Sequence[RunRecord], rows: Sequence[SummaryRow], setting: str) -> Matrix:
+def _matrix(members: Sequence[tuple[RunRecord, SummaryRow, str]], setting: str) -> Matrix:
+    runs, rows, _ = zip(*members, strict=True)
     defenses = told_apart([(_name(run, "defense"), facts(run, without=(*TASK, *THREAT))) for run in runs])
-    hostile = [i for i, run in enumerate(runs) if attacked(run)]
-    told = told_apart([(_name(runs[i], "attack"), facts(runs[i], only=THREAT)) for i in hostile])
-    attacks = {**dict.fromkeys(range(len(runs)), NO_ATTACK), **dict(zip(hostile, told, strict=True))}
-    pairs = [(defenses[i], attacks[i]) for i in range(len(runs))]
-    together = {pair: tuple(rows[i] for i, other in enumerate(pairs) if other == pair) for pair in pairs}
-    columns = dict.fromkeys(sorted(attacks.values(), key=lambda attack: attack != NO_ATTACK))
-    return Matrix(
-        setting, tuple(dict.fromkeys(defenses)), tuple(columns), {pair: Entry(own) for pair, own in together.items()}
-    )
+    hostile = iter(told_apart([(_name(run, "attack"), facts(run, only=THREAT)) for run in runs if attacked(run)]))
+    attacks = [next(hostile) if attacked(run) else NO_ATTACK for run in runs]
+    together = grouped(zip(defenses, attacks, strict=True), rows)
+    columns = sorted(dict.fromkeys(attacks), key=lambda attack: attack != NO_ATTACK)
+    entries = {pair: Entry(tuple(own)) for pair, own in together.items()}
+    return Matrix(setting, tuple(dict.fromkeys(defenses)), tuple(columns), entries)
 
 
 def _name(run: RunRecord, kind: str) -> str:

@@ -2,46 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from statistics import fmean, median
+from collections.abc import Mapping
+from dataclasses import asdict
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from sparsefed.core.types import RunRecord
-from sparsefed.results.numbers import (
-    curve,
-    finite,
-    length,
-    percent,
-    perplexity,
-    picked,
-    points,
-    significant,
-    times,
-)
+from sparsefed.results import numbers
+from sparsefed.results.numbers import curve, finite, length, middle, percent, picked, points, significant, times, whole
 from sparsefed.results.summary import summary
 from sparsefed.results.twins import compare
 
 DIGITS = 6  # significant digits in the results: a few seeds support no more, and the files stay small
 MOST_POINTS = 50  # of a curve
-
-Write = Callable[[float | None], str]
+MEDIANS = ("honest_norm", "attacker_norm", "upload_bytes", "download_bytes")  # over the rounds
 
 
 class Measure(NamedTuple):
     """A metric: its title, its format and what it means."""
 
     title: str
-    write: Write
+    write: numbers.Format
     about: str
     share: bool = False  # whether its axis goes from 0 to 1
-
-
-def _whole(value: float | None) -> str:
-    return "–" if value is None else f"{value:,.0f}"
-
-
-def _plain(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3g}"
 
 
 MEASURES: dict[str, Measure] = {
@@ -49,8 +32,8 @@ MEASURES: dict[str, Measure] = {
     "test_error": Measure("Test error", percent, "1 - test accuracy", True),
     "test_max": Measure("Best test accuracy", percent, "the largest of all evaluations", True),
     "test_mean": Measure("Mean test accuracy", percent, "over all evaluations: the sooner it rises, the larger", True),
-    "test_loss": Measure("Test loss", _plain, "at the last evaluation"),
-    "test_perplexity": Measure("Test perplexity", perplexity, "of text, at the last evaluation"),
+    "test_loss": Measure("Test loss", numbers.plain, "at the last evaluation"),
+    "test_perplexity": Measure("Test perplexity", numbers.perplexity, "of text, at the last evaluation"),
     "attack_accuracy": Measure("Attack accuracy", percent, "at the last evaluation", True),
     "attack_mean": Measure("Attack accuracy, mean", percent, "over the last epoch", True),
     "attack_max": Measure("Attack accuracy, max", percent, "over the last epoch", True),
@@ -63,32 +46,28 @@ MEASURES: dict[str, Measure] = {
     "lost": Measure("Accuracy lost, points", points, "test accuracy of the run without attackers minus its own"),
     "unattacked": Measure("Test accuracy, unattacked", percent, "of the same run without attackers", True),
     "class_lost_most": Measure("Lost by one class, points", points, "the class that lost most by the attack"),
-    "attack_anyway": Measure("Attack for nothing", percent, "attack accuracy of the run without attackers", True),
+    "attack_anyway": Measure("Baseline", percent, "attack accuracy of the run without attackers", True),
     "l1": Measure("l1 to unattacked", length, "distance between the models with and without attackers"),
     "l2": Measure("l2 to unattacked", length, "distance between the models with and without attackers"),
     "l1_plain": Measure("l1 to plain", length, "distance to the model without attackers and without a defense"),
     "l2_plain": Measure("l2 to plain", length, "distance to the model without attackers and without a defense"),
-    "upload_bytes": Measure("Bytes up", _whole, "of a device in a round"),
-    "download_bytes": Measure("Bytes down", _whole, "of a device in a round"),
+    "upload_bytes": Measure("Bytes up", whole, "of a device in a round"),
+    "download_bytes": Measure("Bytes down", whole, "of a device in a round"),
 }
 
 
 def measure(name: str) -> Measure:
     """Return the metric of that name; one that is not in `MEASURES` (a formula's) gets a plain format.
 
-    >>> measure("attack_mean").title, measure("largest_m").title
-    ('Attack accuracy, mean', 'Largest m')
+    >>> measure("attack_mean").title, measure("largest_m").title, measure("share").write(0.1234)
+    ('Attack accuracy, mean', 'Largest m', '12.3%')
     """
-    unlisted = Measure(name.replace("_", " ").capitalize(), _share if name.endswith("share") else _formulas, "")
+    unlisted = Measure(name.replace("_", " ").capitalize(), _share if name.endswith("share") else numbers.plain, "")
     return MEASURES.get(name, unlisted)
 
 
 def _share(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:.3g}%"
-
-
-def _formulas(value: float | None) -> str:
-    return _whole(value) if value is not None and float(value).is_integer() else _plain(value)
+    return numbers.shown(value, lambda share: f"{100 * share:.3g}%")
 
 
 # --- of one run -------------------------------------------------------------------------------------------------------
@@ -99,27 +78,16 @@ def metrics(record: RunRecord) -> dict[str, Any]:
     (row,) = summary([record])
     last: Mapping[str, Any] = next((each for each in reversed(record.rows) if "test_accuracy" in each), {})
     tests = [value for _, value in curve(record.rows, "test_accuracy")]
-    return _rounded(
-        {
-            "test_accuracy": row.test_accuracy,
-            "test_error": None if row.test_accuracy is None else 1 - row.test_accuracy,
-            "test_max": max(tests, default=None),
-            "test_mean": fmean(tests) if tests else None,
-            "test_loss": finite(last.get("test_loss")),
-            "test_perplexity": row.test_perplexity,
-            "attack_accuracy": row.attack_accuracy,
-            "attack_mean": row.attack_mean,
-            "attack_max": row.attack_max,
-            "converged": row.converged,
-            "oif": row.impact,
-            "honest_norm": _median(record, "honest_norm"),
-            "attacker_norm": _median(record, "attacker_norm"),
-            "norm_ratio": row.norm_ratio,
-            "landed": row.landed,
-            "upload_bytes": _median(record, "upload_bytes"),
-            "download_bytes": _median(record, "download_bytes"),
-        }
-    )
+    values = {
+        **asdict(row),
+        **{key: middle(record.rows, key) for key in MEDIANS},
+        "test_error": None if row.test_accuracy is None else 1 - row.test_accuracy,
+        "test_max": max(tests, default=None),
+        "test_mean": fmean(tests) if tests else None,
+        "test_loss": finite(last.get("test_loss")),
+        "oif": row.impact,
+    }
+    return _rounded({name: values.get(name) for name in MEASURES})
 
 
 def versus(record: RunRecord, twins: Mapping[str, RunRecord]) -> dict[str, Any]:
@@ -127,17 +95,18 @@ def versus(record: RunRecord, twins: Mapping[str, RunRecord]) -> dict[str, Any]:
     if not twins:
         return {}
     (compared, *_) = compare([record, *twins.values()])
-    near, far = compared.to_unattacked, compared.to_plain
+    near = compared.to_unattacked if "unattacked" in twins else None
+    far = compared.to_plain if "plain" in twins else None
     return _rounded(
         {
             "lost": compared.drop,
             "unattacked": summary([twins["unattacked"]])[0].test_accuracy if "unattacked" in twins else None,
             "class_lost_most": max(compared.class_drops.values(), default=None),
             "attack_anyway": compared.learned_anyway,
-            "l1": near.l1 if near and "unattacked" in twins else None,
-            "l2": near.l2 if near and "unattacked" in twins else None,
-            "l1_plain": far.l1 if far and "plain" in twins else None,
-            "l2_plain": far.l2 if far and "plain" in twins else None,
+            "l1": near and near.l1,
+            "l2": near and near.l2,
+            "l1_plain": far and far.l1,
+            "l2_plain": far and far.l2,
         }
     )
 
@@ -146,11 +115,6 @@ def curves(record: RunRecord, names: tuple[str, ...]) -> dict[str, list[tuple[in
     """Return some metrics by round, thinned to `MOST_POINTS`."""
     thin = {name: picked(curve(record.rows, name), MOST_POINTS) for name in names}
     return {name: [(t, significant(value, DIGITS)) for t, value in line] for name, line in thin.items()}
-
-
-def _median(record: RunRecord, key: str) -> float | None:
-    values = [value for _, value in curve(record.rows, key)]
-    return median(values) if values else None
 
 
 def _rounded(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,13 +1,23 @@
-"""Numbers prepared for a reader: non-finite values become None, long curves are thinned, values are formatted."""
+"""Numbers prepared for a reader: non-finite values become None, long curves are thinned, values are formatted.
+
+>>> percent(0.8125), points(0.0312), points(-0.5), percent(None)
+('81.2%', '3.1', '-50.0', '–')
+>>> length(41234.5), length(1.234), perplexity(523.26), perplexity(4.567), times(12.34), times(0.5)
+('41,200', '1.23', '523', '4.57', '12.3×', '0.50×')
+>>> duration(7.25), duration(72), duration(7260), traffic(381464.0), traffic(None)
+('7.2 s', '1 min 12 s', '2 h 1 min', '381 kB', '–')
+"""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
 Curve = Sequence[tuple[int, float]]  # (round, value), rounds ascending
+Format = Callable[[float | None], str]
 MOST_DECADES = 8  # at most so many ticks where a logarithmic axis shows powers of ten alone
 
 
@@ -26,10 +36,17 @@ def curve(rows: Iterable[Mapping[str, Any]], key: str) -> Curve:
     return [(round, value) for round, value in points if value is not None]
 
 
+def middle(rows: Iterable[Mapping[str, Any]], key: str) -> float | None:
+    """Return the median over the rounds in which `key` was measured; None if it was in none."""
+    values = [value for _, value in curve(rows, key)]
+    return median(values) if values else None
+
+
 def binned(points: Curve, most: int) -> Curve:
     """Return at most `most` points, each the median of equally many neighbours; for curves that jitter."""
-    width = math.ceil(len(points) / most)
-    return list(points) if width <= 1 else [_middle(points[i : i + width]) for i in range(0, len(points), width)]
+    width = max(1, math.ceil(len(points) / most))
+    groups = (points[i : i + width] for i in range(0, len(points), width))
+    return [(group[len(group) // 2][0], median(value for _, value in group)) for group in groups]
 
 
 def picked(points: Curve, most: int) -> Curve:
@@ -77,79 +94,68 @@ def shown(value: float | None, write: Callable[[float], str]) -> str:
     return "–" if value is None else write(value)
 
 
-def percent(value: float | None) -> str:
-    """Format a share as a percentage.
+def _or_dash(write: Callable[[float], str]) -> Format:
+    """Extend a format to None, for which it writes a dash."""
 
-    >>> percent(0.8125), percent(None)
-    ('81.2%', '–')
-    """
-    return shown(value, lambda share: f"{round(100 * share, 1) + 0.0:.1f}%")  # + 0.0: no minus before a zero
+    @functools.wraps(write)
+    def format(value: float | None) -> str:
+        return shown(value, write)
 
-
-def points(value: float | None) -> str:
-    """Format a difference of two shares in percentage points.
-
-    >>> points(0.0312), points(-0.5)
-    ('3.1', '-50.0')
-    """
-    return shown(value, lambda share: f"{round(100 * share, 1) + 0.0:.1f}")
+    return format
 
 
-def length(value: float | None) -> str:
-    """Format a norm or a distance, which may be of any size.
-
-    >>> length(41234.5), length(1.234)
-    ('41,200', '1.23')
-    """
-    return shown(value, lambda norm: f"{significant(norm, 3):,.0f}" if norm >= 1000 else f"{norm:.3g}")
+@_or_dash
+def percent(value: float) -> str:
+    """Format a share as a percentage."""
+    return f"{points(value)}%"
 
 
-def perplexity(value: float | None) -> str:
-    """Format a perplexity.
-
-    >>> perplexity(523.26), perplexity(4.567)
-    ('523', '4.57')
-    """
-    return shown(value, lambda number: f"{number:,.0f}" if number >= 100 else f"{number:.3g}")
+@_or_dash
+def points(value: float) -> str:
+    """Format a difference of two shares in percentage points."""
+    return f"{round(100 * value, 1) + 0.0:.1f}"  # + 0.0: no minus before a zero
 
 
-def times(value: float | None) -> str:
-    """Format a ratio.
-
-    >>> times(12.34), times(0.5)
-    ('12.3×', '0.50×')
-    """
-    return shown(value, lambda ratio: f"{ratio:,.1f}×" if ratio >= 10 else f"{ratio:.2f}×")
+@_or_dash
+def length(value: float) -> str:
+    """Format a norm or a distance, which may be of any size."""
+    return f"{significant(value, 3):,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
-def duration(seconds: float | None) -> str:
-    """Format a time in seconds.
-
-    >>> duration(7.25), duration(72), duration(7260)
-    ('7.2 s', '1 min 12 s', '2 h 1 min')
-    """
-    return shown(seconds, _duration)
+@_or_dash
+def perplexity(value: float) -> str:
+    """Format a perplexity."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def traffic(value: float | None) -> str:
-    """Format a number of bytes.
-
-    >>> traffic(381464.0), traffic(None)
-    ('381 kB', '–')
-    """
-    return shown(value, _traffic)
+@_or_dash
+def times(value: float) -> str:
+    """Format a ratio."""
+    return f"{value:,.1f}×" if value >= 10 else f"{value:.2f}×"
 
 
-def _traffic(value: float) -> str:
-    return f"{value:.0f} B" if value < 1000 else f"{value / 1e3:.3g} kB" if value < 1e6 else f"{length(value / 1e6)} MB"
+@_or_dash
+def whole(value: float) -> str:
+    """Format a count."""
+    return f"{value:,.0f}"
 
 
-def _duration(seconds: float) -> str:
-    if seconds < 59.95:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
+@_or_dash
+def plain(value: float) -> str:
+    """Format a number of which nothing is known: a whole one as a count, another to three digits."""
+    return whole(value) if float(value).is_integer() else f"{value:.3g}"
+
+
+@_or_dash
+def duration(value: float) -> str:
+    """Format a time in seconds."""
+    if value < 59.95:
+        return f"{value:.1f} s"
+    minutes, rest = divmod(round(value), 60)
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def _middle(points: Curve) -> tuple[int, float]:
-    return points[len(points) // 2][0], median(value for _, value in points)
+@_or_dash
+def traffic(value: float) -> str:
+    """Format a number of bytes."""
+    return f"{value:.0f} B" if value < 1000 else f"{value / 1e3:.3g} kB" if value < 1e6 else f"{length(value / 1e6)} MB"

@@ -22,7 +22,7 @@ from typing import Any
 from sparsefed.core.metrics import outsized_impact
 from sparsefed.core.threat import WHO
 from sparsefed.core.types import RunRecord
-from sparsefed.results.numbers import Curve, curve, finite, percent
+from sparsefed.results.numbers import Curve, curve, finite, middle, percent
 
 EVALUATED = ("test_accuracy", "test_loss", "attack_accuracy")
 CHANCE = 1.2
@@ -76,7 +76,17 @@ def labels(runs: Sequence[RunRecord]) -> list[str]:
 
 def summary(runs: Sequence[RunRecord]) -> list[SummaryRow]:
     """Return a row for each run, in the order given."""
-    return [_row(label, run) for label, run in zip(labels(runs), runs, strict=True)]
+    return [
+        summarise(
+            run.rows,
+            run.manifest.get("task", {}),
+            name=label,
+            status=str(run.manifest.get("status", "unknown")),
+            planned=run.manifest.get("rounds"),
+            attacked=attacked(run),
+        )
+        for label, run in zip(labels(runs), runs, strict=True)
+    ]
 
 
 def attacked(run: RunRecord) -> bool:
@@ -98,17 +108,6 @@ def last_epoch(points: Curve, rounds: int | None) -> list[float]:
     return [value for _, value in points[len(points) - math.ceil(len(points) / 10) :]]
 
 
-def _row(label: str, run: RunRecord) -> SummaryRow:
-    return summarise(
-        run.rows,
-        run.manifest.get("task", {}),
-        name=label,
-        status=str(run.manifest.get("status", "unknown")),
-        planned=run.manifest.get("rounds"),
-        attacked=attacked(run),
-    )
-
-
 def summarise(
     rows: Sequence[Mapping[str, Any]],
     facts: Mapping[str, Any],
@@ -118,55 +117,43 @@ def summarise(
     planned: int | None = None,
     attacked: bool = False,
 ) -> SummaryRow:
-    """Summarise a run from its metrics alone.
+    """Summarise a run from the metrics of its rounds and the known `facts` of its task.
 
-    Args:
-        rows: The metrics of its rounds, in order.
-        facts: The known facts of its task: the rounds of an `epoch`, `chance`, `influence` and so on.
-        name: Its label.
-        status: Only a 'finished' run can be judged no better than chance.
-        planned: The planned number of rounds.
-        attacked: Whether the run has attackers; without them there is no outsized impact.
+    Only a 'finished' run can be judged no better than chance; without attackers there is no outsized impact.
     """
-    test, attack, seconds = (curve(rows, key) for key in ("test_accuracy", "attack_accuracy", "seconds"))
-    perplexity, tail = curve(rows, "test_perplexity"), last_epoch(attack, facts.get("epoch"))
-    by_chance = status == "finished" and _by_chance(facts, test)
+    keys = ("test_accuracy", "attack_accuracy", "test_perplexity")
+    lines = {key: curve(rows, key) for key in keys}
+    last = {key: line[-1][1] if line else None for key, line in lines.items()}
+    tail, seconds = last_epoch(lines["attack_accuracy"], facts.get("epoch")), curve(rows, "seconds")
+    by_chance = status == "finished" and _by_chance(facts, last["test_accuracy"])
     return SummaryRow(
+        **last,
         name=name,
         status=status,
         rounds=max((int(row["round"]) for row in rows), default=0),
         planned=planned,
         converged=_converged(rows) and not by_chance,
-        test_accuracy=test[-1][1] if test else None,
-        attack_accuracy=attack[-1][1] if attack else None,
         attack_mean=fmean(tail) if tail else None,
-        attack_max=max(tail) if tail else None,
+        attack_max=max(tail, default=None),
         norm_ratio=_norm_ratio(rows),
         dropped=sum(int(value) for _, value in curve(rows, "dropped")),
         seconds=math.fsum(value for _, value in seconds) if seconds else None,
         by_chance=by_chance,
-        landed=_median(rows, "attack_landed"),
-        share=_median(rows, "attack_share"),
-        impact=_impact(facts, attack) if attacked else None,
-        test_perplexity=perplexity[-1][1] if perplexity else None,
+        landed=middle(rows, "attack_landed"),
+        share=middle(rows, "attack_share"),
+        impact=_impact(facts, last["attack_accuracy"]) if attacked else None,
     )
 
 
-def _by_chance(facts: Mapping[str, Any], test: Curve) -> bool:
+def _by_chance(facts: Mapping[str, Any], accuracy: float | None) -> bool:
     chance = finite(facts.get("chance"))
-    return bool(chance and test) and test[-1][1] <= CHANCE * (chance or 0)
+    return bool(chance) and accuracy is not None and accuracy <= CHANCE * (chance or 0)
 
 
-def _median(rows: Iterable[Mapping[str, Any]], key: str) -> float | None:
-    values = [value for value in (finite(row.get(key)) for row in rows) if value is not None]
-    return median(values) if values else None
-
-
-def _impact(facts: Mapping[str, Any], attack: Curve) -> float | None:
+def _impact(facts: Mapping[str, Any], accuracy: float | None) -> float | None:
     influence, points, examples = (facts.get(key) for key in ("influence", "attack_points", "examples"))
-    if not (attack and influence and points and examples):
-        return None
-    return outsized_impact(attack[-1][1], influence, points, examples)
+    known = accuracy is not None and influence and points and examples
+    return outsized_impact(accuracy, influence, points, examples) if known else None
 
 
 def _converged(rows: Iterable[Mapping[str, Any]]) -> bool:

@@ -7,7 +7,7 @@ unattacked one, its authors' code how far it is from the unattacked and undefend
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from sparsefed.core.types import RunRecord
 from sparsefed.results.numbers import finite
 from sparsefed.results.summary import SummaryRow, attacked, summary
 
-BESIDE = ("name", "evaluate_every", "checkpoint_every", "threat")  # where twins may differ
+BESIDE = ("name", "evaluate_every", "checkpoint_every", "threat", "attack")  # where twins may differ
 
 
 @dataclass(frozen=True)
@@ -36,50 +36,37 @@ class Comparison:
 def compare(records: Sequence[RunRecord]) -> list[Comparison]:
     """Return a comparison for each attacked run that has a twin among the others, in the order given."""
     rows = summary(records)
-    found = (_compared(i, records, rows) for i, run in enumerate(records) if attacked(run))
-    return [each for each in found if each is not None]
+    compared = (_compared(i, records, rows) for i, run in enumerate(records) if attacked(run))
+    return [each for each in compared if each is not None]
 
 
 def _compared(i: int, records: Sequence[RunRecord], rows: Sequence[SummaryRow]) -> Comparison | None:
-    run = records[i]
-    twin, plain = _twin(run, records, undefended=False), _twin(run, records, undefended=True)
-    if twin is None and plain is None:
-        return None
-    own, other = rows[i], rows[twin] if twin is not None else None
-    lost = None
-    if other and own.test_accuracy is not None and other.test_accuracy is not None:
-        lost = other.test_accuracy - own.test_accuracy
-    return Comparison(
-        name=own.name,
-        unattacked=other.name if other else None,
-        drop=lost,
-        class_drops=_class_drops(run, records[twin]) if twin is not None else {},
-        learned_anyway=other.attack_accuracy if other else None,
-        to_unattacked=_apart(run, records[twin]) if twin is not None else None,
-        to_plain=_apart(run, records[plain]) if plain is not None else None,
-    )
+    run, own = records[i], rows[i]
+    calm, plain = (_twin(run, records, undefended) for undefended in (False, True))
+    to_plain = None if plain is None else _apart(run, records[plain])
+    if calm is None:
+        return None if plain is None else Comparison(own.name, None, None, {}, None, None, to_plain)
+    other, twin = rows[calm], records[calm]
+    classes, twins = class_accuracies(run), class_accuracies(twin)
+    drops = {name: twins[name] - classes[name] for name in classes if name in twins}
+    drop = None
+    if own.test_accuracy is not None and other.test_accuracy is not None:
+        drop = other.test_accuracy - own.test_accuracy
+    return Comparison(own.name, other.name, drop, drops, other.attack_accuracy, _apart(run, twin), to_plain)
 
 
 def _twin(run: RunRecord, records: Sequence[RunRecord], undefended: bool) -> int | None:
     """Return the first equal run without attackers, preferably with the goal: it has the same test examples."""
-    wanted = _essence(run, undefended)
-    alike = [
-        i
-        for i, other in enumerate(records)
-        if not attacked(other)
-        and _essence(other, undefended) == wanted
-        and (not undefended or _defense(other) == "undefended")
-    ]
+    beside = {*BESIDE, *(("defense",) if undefended else ())}
+    wanted = _without(run, beside)
+    alike = [i for i, other in enumerate(records) if not attacked(other) and _without(other, beside) == wanted]
+    if undefended:
+        alike = [i for i in alike if records[i].config.get("defense", {}).get("name") == "undefended"]
     return min(alike, key=lambda i: ("attack" not in records[i].config, i), default=None)
 
 
-def _essence(run: RunRecord, undefended: bool) -> dict[str, Any]:
-    left_out = {*BESIDE, "attack", *(("defense",) if undefended else ())}
-    return {key: value for key, value in run.config.items() if key not in left_out}
-
-
-def _defense(run: RunRecord) -> str:
-    return str(run.config.get("defense", {}).get("name", ""))
+def _without(run: RunRecord, keys: Container[str]) -> dict[str, Any]:
+    return {key: value for key, value in run.config.items() if key not in keys}
 
 
 def class_accuracies(run: RunRecord) -> dict[str, float]:
@@ -90,11 +77,6 @@ def class_accuracies(run: RunRecord) -> dict[str, float]:
         return {}
     pairs = zip(names, map(finite, measured[-1]), strict=True)
     return {name: value for name, value in pairs if value is not None}
-
-
-def _class_drops(run: RunRecord, twin: RunRecord) -> dict[str, float]:
-    own, other = class_accuracies(run), class_accuracies(twin)
-    return {name: other[name] - own[name] for name in own if name in other}
 
 
 def _apart(run: RunRecord, other: RunRecord) -> Distances | None:

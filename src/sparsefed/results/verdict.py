@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from sparsefed.core.types import RunRecord
+from sparsefed.results.groups import grouped
 from sparsefed.results.matrix import Entry, Judgement, Matrix, judgements, matrices
 from sparsefed.results.numbers import percent, points
 from sparsefed.results.summary import SummaryRow, progress
 
-Case = tuple[float, str, str]  # an accuracy, of which defense under which attack
+Pair = tuple[str, str]  # a defense under an attack
+Case = tuple[float, str, str]  # its accuracy, and the pair
 
 MOST_NAMED = 4  # pairs of a defense and an attack that one sentence can name
 MOST_SETTINGS = 4
-SAID: Mapping[Judgement, str] = {"held": "held", "in part": "held in part", "fell": "fell"}
+WORDS: Mapping[Judgement, str] = {"held": "held", "in part": "held in part", "fell": "fell"}
 
 
 def verdict(runs: Sequence[RunRecord]) -> list[str]:
@@ -21,10 +23,10 @@ def verdict(runs: Sequence[RunRecord]) -> list[str]:
     return told(matrices(runs))
 
 
-def told(found: Sequence[Matrix]) -> list[str]:
+def told(settings: Sequence[Matrix]) -> list[str]:
     """Return two sentences for each of the first matrices."""
-    several = [sentence for matrix in found[:MOST_SETTINGS] for sentence in sentences(matrix)]
-    rest = len(found) - MOST_SETTINGS
+    several = [sentence for matrix in settings[:MOST_SETTINGS] for sentence in sentences(matrix)]
+    rest = len(settings) - MOST_SETTINGS
     return [*several, f"{rest} more settings are in the tables below."] if rest > 0 else several
 
 
@@ -32,7 +34,10 @@ def sentences(matrix: Matrix) -> list[str]:
     """Describe a matrix in two sentences: the numbers, and what they mean."""
     where = f"On {matrix.setting}: " if matrix.setting else ""
     if not matrix.attacked:
-        return [f"{where}{_calm(matrix)}.", f"Whether a defense holds is not told without an attack; {_seeds(matrix)}."]
+        return [
+            f"{where}{_unattacked(matrix)}.",
+            f"Without an attack it is unknown whether a defense holds; {_seeds(matrix)}.",
+        ]
     few = len(matrix.attacked) <= MOST_NAMED
     return [f"{where}{_each(matrix) if few else _extremes(matrix)}.", f"{_who_held(matrix)}."]
 
@@ -52,14 +57,14 @@ def listed(words: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
-def _calm(matrix: Matrix) -> str:
+def _unattacked(matrix: Matrix) -> str:
     ends = sorted((entry.test, defense) for (defense, _), entry in matrix.entries.items() if entry.test is not None)
     if not ends:
         return "Nothing has been evaluated yet"
     (low, worst), (high, best) = ends[0], ends[-1]
     if percent(low) == percent(high):
-        return f"Nobody attacked, and test accuracy ends at {percent(low)}{' in every run' * (len(ends) > 1)}"
-    return f"Nobody attacked, and test accuracy ends between {percent(low)} ({worst}) and {percent(high)} ({best})"
+        return f"Without an attack, test accuracy ends at {percent(low)}{' in every run' * (len(ends) > 1)}"
+    return f"Without an attack, test accuracy ends between {percent(low)} ({worst}) and {percent(high)} ({best})"
 
 
 def _each(matrix: Matrix) -> str:
@@ -76,52 +81,44 @@ def _each(matrix: Matrix) -> str:
 def _outcome(entry: Entry) -> str:
     if not entry.converged:
         return "did not converge"
-    if entry.test is None and entry.attack is None:
-        return "is not evaluated yet"
     parts = {"attack accuracy": entry.attack, "test accuracy": entry.test}
     known = [f"{percent(value)} {what}" for what, value in parts.items() if value is not None]
-    return f"ends at {listed(known)}"
+    return f"ends at {listed(known)}" if known else "is not evaluated yet"
 
 
 def _extremes(matrix: Matrix) -> str:
     """Describe the defenses that fared worst and best, each under its most harmful attack."""
     met = f"{counted(len(judgements(matrix)), 'defense')} met {counted(len(matrix.hostile), 'attack')}"
-    aimed = [(e.attack, *pair) for pair, e in matrix.attacked.items() if e.attack is not None and e.converged]
-    if not aimed:
-        hurt = [(e.test, *pair) for pair, e in matrix.attacked.items() if e.test is not None and e.converged]
-        low = _worst(hurt, min)
-        return met + (f", and test accuracy ends as low as {_told(low[0])}" if low else "")
-    worst = _worst(aimed, max)
-    if len(worst) == 1:
-        return f"{met}, and the attackers get at most {_told(worst[0])}"
-    return f"{met}: the attackers get most against {_against(worst[-1])}, and least against {_against(worst[0])}"
+    ended = {pair: entry for pair, entry in matrix.attacked.items() if entry.converged}
+    gains = _worst({pair: entry.attack for pair, entry in ended.items()}, max)
+    if len(gains) > 1:
+        least, most = (
+            f"{defense} ({percent(value)} attack accuracy, by {attack})"
+            for value, defense, attack in gains[:: len(gains) - 1]
+        )
+        return f"{met}: the attackers get most against {most}, and least against {least}"
+    losses = _worst({pair: entry.test for pair, entry in ended.items()}, min)
+    for value, defense, attack in (gains or losses)[:1]:
+        what = "the attackers get at most" if gains else "test accuracy ends as low as"
+        return f"{met}, and {what} {percent(value)} ({defense} under {attack})"
+    return met
 
 
-def _worst(found: Sequence[Case], choose: Callable[[list[Case]], Case]) -> list[Case]:
+def _worst(measured: Mapping[Pair, float | None], choose: Callable[[list[Case]], Case]) -> list[Case]:
     """Return the worst attack against each defense, by ascending accuracy."""
-    defenses = dict.fromkeys(defense for _, defense, _ in found)
-    return sorted(choose([each for each in found if each[1] == defense]) for defense in defenses)
-
-
-def _against(case: Case) -> str:
-    value, defense, attack = case
-    return f"{defense} ({percent(value)} attack accuracy, by {attack})"
-
-
-def _told(case: Case) -> str:
-    value, defense, attack = case
-    return f"{percent(value)} ({defense} under {attack})"
+    cases = [(value, *pair) for pair, value in measured.items() if value is not None]
+    return sorted(map(choose, grouped((defense for _, defense, _ in cases), cases).values()))
 
 
 def _who_held(matrix: Matrix) -> str:
-    found = judgements(matrix)
-    if not found:
+    known = judgements(matrix)
+    if not known:
         return f"Nothing has been measured that tells who held; {_seeds(matrix)}"
-    groups = {SAID[j]: [name for name, own in found.items() if own == j] for j in SAID}
-    said = [f"{listed(names)} {how}" for how, names in groups.items() if names]
-    several = " against all of them" if len(matrix.hostile) > 1 and groups["held"] else ""
-    head = said[0] + several if groups["held"] else f"no defense held: {said[0]}"
-    return f"By the rule below, {', '.join([head, *said[1:]])}; {_seeds(matrix)}"
+    groups = grouped(known.values(), known)
+    parts = [f"{listed(groups[j])} {words}" for j, words in WORDS.items() if j in groups]
+    several = " against all of them" if len(matrix.hostile) > 1 else ""
+    parts[0] = f"{parts[0]}{several}" if "held" in groups else f"no defense held: {parts[0]}"
+    return f"By the rule below, {', '.join(parts)}; {_seeds(matrix)}"
 
 
 def _seeds(matrix: Matrix) -> str:

@@ -1,25 +1,37 @@
-"""Cells: runs identified by their config alone, and the combinations of settings that cells are made from.
+"""Cells: runs identified by their config alone, the combinations of settings that they are made from, and their events.
 
 Plans, exhibits and roles share equal cells; a changed config is a different cell.
 """
 
 from __future__ import annotations
 
+import errno
+import functools
 import hashlib
 import json
+import time
+import traceback
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from sparsefed import config as configs
+from sparsefed import data, runs
 from sparsefed.config import Config, Named
 from sparsefed.config import templates as bases
+from sparsefed.core.errors import RunError, SparseFedError
+from sparsefed.core.round import RoundReport
 from sparsefed.core.signatures import parameters
+from sparsefed.core.types import Arrays
 
 Table = dict[str, Any]  # a part of a config
 Twin = Literal["unattacked", "plain"]
+Load = Callable[[data.DataSet], Arrays]
 KEY = 16  # hex digits: among a million cells two keys collide in one of 10^7 projects
+PATIENCE = 20.0  # seconds that a cell's last owner may take to die
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 PROCESS = uuid.uuid4().hex  # in the keys of cells with live objects: unique to this process
 
 
@@ -46,17 +58,13 @@ class Combination:
 
     def result(self, seed: int, variant: str | None = None) -> SweepCell:
         """Return the cell of a reported run."""
-        return self._cell({**self._attack(variant), "seed": seed})
+        return self.trial(seed, variant, {})
 
-    def trial(self, search_seed: int, variant: str, part: Table) -> SweepCell:
-        """Return the cell of a trial of the search."""
-        return self._cell({**bases.over(self._attack(variant), part), "seed": search_seed})
-
-    def _attack(self, variant: str | None) -> Table:
-        return {} if variant is None else {"attack": self.variants[variant]}
-
-    def _cell(self, part: Table) -> SweepCell:
-        return cell(configs.parse(bases.over(self.table, part), source=self.source))
+    def trial(self, seed: int, variant: str | None, part: Table) -> SweepCell:
+        """Return the cell of a trial of the search, which replaces a part of the config."""
+        attack = {} if variant is None else {"attack": self.variants[variant]}
+        table = bases.over(self.table, {**bases.over(attack, part), "seed": seed})
+        return cell(configs.parse(table, source=self.source))
 
 
 def cell(config: Config) -> SweepCell:
@@ -85,7 +93,67 @@ def _idle(config: Config) -> Config:
     if config.attack is None:
         return config
     attacker = configs.attacker(config.attack)
-    how = [p for p in parameters(attacker.method, 1) if not p.required]
-    spared = {p.name for p in how} - {p.name for p in parameters(attacker.goal, 1)}
+    spared = {p.name for p in parameters(attacker.method, 1) if not p.required}
+    spared -= {p.name for p in parameters(attacker.goal, 1)}
     kept = {key: value for key, value in config.attack.params.items() if key not in spared}
     return config.model_copy(update={"attack": Named(name=config.attack.name, **kept)})
+
+
+# --- running one -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Event:
+    """An event of a cell: a round, its end, or why it failed."""
+
+    kind: str  # 'round', 'done' or 'failed'
+    key: str
+    round: int = 0
+    seconds: float = 0.0
+    error: str = ""
+    trace: str = ""
+    disk: str | None = None  # the reason, where the disk is to blame
+
+
+def cached_load() -> Load:
+    """Return a loader that keeps the last data sets."""
+    return functools.lru_cache(maxsize=4)(data.load)
+
+
+def attempt(
+    key: str, folder: Path, table: Mapping[str, Any], load: Load, on_round: Callable[[RoundReport], None]
+) -> Event:
+    """Run what remains of a cell and return how it ended: a failing cell must not stop the others."""
+    began = time.monotonic()
+    try:
+        _await(folder)
+        config = configs.parse(table)
+        every = config.checkpoint_every
+        runs.run(folder, table, lambda: configs.build(config, load), checkpoint_every=every, on_round=on_round)
+    except SparseFedError as error:
+        return Event("failed", key, error=str(error), disk=_disk(error))
+    except Exception as error:
+        sentence = f"{type(error).__name__}: {error}"
+        return Event("failed", key, error=sentence, trace=traceback.format_exc(), disk=_disk(error))
+    return Event("done", key, seconds=round(time.monotonic() - began, 3))
+
+
+def _disk(error: Exception) -> str | None:
+    """Return the reason if the disk is to blame, which is not the cell's fault and affects all others."""
+    cause = error.__cause__ if isinstance(error, RunError) else error
+    if isinstance(cause, OSError) and (isinstance(error, RunError) or cause.errno in FULL):
+        return cause.strerror or str(cause)
+    return None
+
+
+def _await(folder: Path) -> None:
+    """Wait for a cell's last owner, which may be about to die, to release its lock."""
+    until = time.monotonic() + PATIENCE
+    while folder.is_dir():
+        try:
+            with runs.locked(folder):
+                return
+        except SparseFedError as error:
+            if time.monotonic() > until or error.__cause__ is not None:
+                raise
+            time.sleep(0.1)

@@ -7,8 +7,9 @@ often the runner was interrupted, so equal cells make equal files.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from sparsefed import runs
 from sparsefed.core.errors import RunError
 from sparsefed.core.types import RunRecord
 from sparsefed.results import measures
-from sparsefed.sweeps import run_cell
 from sparsefed.sweeps.cells import SweepCell
 from sparsefed.sweeps.plan import CellGroup, CellSlot, Metrics, SweepPlan, strongest
 
@@ -25,6 +25,8 @@ BRIEFLY = ("test_accuracy", "attack_accuracy", "attack_mean", "converged")  # fo
 ROW = {"exhibit", "scale", "cell", "attack", "role", "seed", "key", "twins", "status", "metrics"}
 
 Row = Mapping[str, Any]
+
+logger = logging.getLogger(__name__)
 
 
 def path(out: Path, plan: SweepPlan) -> Path:
@@ -75,20 +77,14 @@ def trouble(out: Path, reason: str) -> RunError:
     )
 
 
-def timing(line: str) -> tuple[str, float, int] | None:
-    """Return key, seconds and rounds from a line of the timings; None if the line was cut off."""
-    try:
-        entry: Any = json.loads(line)
-        return str(entry["key"]), float(entry["seconds"]), int(entry["rounds"])
-    except (ValueError, KeyError, TypeError):
-        return None
-
-
 def timings(out: Path) -> list[tuple[str, float, int]]:
-    """Return key, seconds and rounds of every cell that was run in this folder so far."""
-    file = out / TIMINGS
-    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else ()
-    return [entry for line in lines if (entry := timing(line)) is not None]
+    """Return key, seconds and rounds of every cell that was run in this folder so far, without lines that were cut off."""
+    file, entries = out / TIMINGS, []
+    for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
+        with suppress(ValueError, KeyError, TypeError):
+            entry: Any = json.loads(line)
+            entries.append((str(entry["key"]), float(entry["seconds"]), int(entry["rounds"])))
+    return entries
 
 
 def seconds(out: Path, keys: Container[str]) -> float | None:
@@ -115,8 +111,17 @@ class Ledger:
         return self._record(cell.key) is not None
 
     def _record(self, key: str) -> RunRecord | None:
+        """Return a cell's finished run; None also if it is damaged, so that it is run again."""
         if key not in self._records:
-            self._records[key] = run_cell.finished(folder(self._out, key))
+            self._records[key] = None
+            place = folder(self._out, key)
+            try:
+                record = runs.load_run(place) if runs.is_run(place) else None
+            except RunError as error:
+                logger.warning("%s", error)
+                return None
+            if record is not None and record.manifest.get("status") == "finished":
+                self._records[key] = record
         return self._records[key]
 
     def row(self, plan: SweepPlan, slot: CellSlot) -> Row | None:
@@ -126,8 +131,7 @@ class Ledger:
             return self._rows[name]
         old = self._old.get(name)
         if old is not None and set(old["twins"]) == set(slot.twins) and ("curves" in old) == _curved(plan, slot):
-            self._rows[name] = old
-            return old
+            return self._rows.setdefault(name, old)
         record = self._record(slot.cell.key)
         if record is None:
             return _row(plan, slot, "failed", {}) if slot.cell.key in self.failed else None
@@ -184,18 +188,7 @@ def _id(row: Row) -> str:
 
 def slots(plan: SweepPlan, ledger: Ledger) -> list[CellSlot]:
     """Return every run that is known to be needed, in the order of the results."""
-    return [slot for group in plan.groups for slot in (*group.trials, *_outcomes(plan, group, ledger))]
-
-
-def _outcomes(plan: SweepPlan, group: CellGroup, ledger: Ledger) -> tuple[CellSlot, ...]:
-    """Return the reported runs of a combination once its search has ended; none if the whole search failed."""
-    if not group.trials:
-        return group.outcomes(None)
-    rows = {slot.attack or "": ledger.row(plan, slot) for slot in group.trials}
-    if any(row is None for row in rows.values()):
-        return ()
-    done = {name: row["metrics"] for name, row in rows.items() if row is not None and row["status"] == "done"}
-    return group.outcomes(strongest(done)) if done else ()
+    return [slot for group in plan.groups for slot in (*group.trials, *(_outcomes(plan, group, ledger) or ()))]
 
 
 def rows(plan: SweepPlan, ledger: Ledger) -> list[Row]:
@@ -206,9 +199,16 @@ def rows(plan: SweepPlan, ledger: Ledger) -> list[Row]:
 
 def coming(plan: SweepPlan, ledger: Ledger) -> int:
     """Return how many runs are still unknown, because they wait for a search."""
-    waiting = (group for group in plan.groups if group.trials and not _outcomes(plan, group, ledger))
-    return sum(group.coming for group in waiting if not _failed(plan, group, ledger))
+    return sum(group.coming for group in plan.groups if _outcomes(plan, group, ledger) is None)
 
 
-def _failed(plan: SweepPlan, group: CellGroup, ledger: Ledger) -> bool:
-    return all((ledger.row(plan, slot) or {}).get("status") == "failed" for slot in group.trials)
+def _outcomes(plan: SweepPlan, group: CellGroup, ledger: Ledger) -> tuple[CellSlot, ...] | None:
+    """Return the reported runs of a combination: None before its search has ended, none if the whole search failed."""
+    if not group.trials:
+        return group.outcomes(None)
+    trials = {slot.attack or "": ledger.row(plan, slot) for slot in group.trials}
+    known = {name: row for name, row in trials.items() if row is not None}
+    if len(known) < len(trials):
+        return None
+    done = {name: row["metrics"] for name, row in known.items() if row["status"] == "done"}
+    return group.outcomes(strongest(done)) if done else ()

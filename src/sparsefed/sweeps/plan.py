@@ -23,7 +23,6 @@ STRONGEST = (
 )
 
 NOTHING: Table = {}
-
 Metrics = Mapping[str, Any]
 
 
@@ -38,6 +37,11 @@ class CellSlot:
     cell: SweepCell
     twins: Mapping[Twin, SweepCell] = field(default_factory=dict)
 
+    @property
+    def keys(self) -> set[str]:
+        """Return the keys of the run and of its twins."""
+        return {self.cell.key, *(cell.key for cell in self.twins.values())}
+
 
 @dataclass(frozen=True)
 class CellGroup:
@@ -45,9 +49,7 @@ class CellGroup:
 
     values: Mapping[str, str]
     trials: tuple[CellSlot, ...]
-    outcomes: Callable[
-        [str | None], tuple[CellSlot, ...]
-    ]  # for the variant that is reported; None: there was no search
+    outcomes: Callable[[str | None], tuple[CellSlot, ...]]  # of the variant that is reported; None: no search
     coming: int  # how many those are
 
 

@@ -5,7 +5,6 @@ Messages are lines of JSON. A worker that ends before its cell does has failed t
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import queue
@@ -14,13 +13,12 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import closing, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
-from sparsefed.sweeps.cells import SweepCell
+from sparsefed.sweeps.cells import Event, SweepCell, attempt, cached_load
 
 GOODBYE = 60.0  # seconds in which a worker may finish its round and save
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")  # read when torch loads
@@ -31,40 +29,27 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-@dataclass(frozen=True)
-class Event:
-    """An event of a cell: a round, its end, or why it failed."""
-
-    kind: str  # 'round', 'done' or 'failed'
-    key: str
-    round: int = 0
-    seconds: float = 0.0
-    error: str = ""
-    trace: str = ""
-    disk: str | None = None  # the reason, where the disk is to blame
-
-
 class _Worker:
-    """A worker process, the cell that it runs, and a thread that puts its messages into the queue."""
+    """A worker process, the cell that it runs, and a thread that puts its events, and None at its end, into a queue."""
 
-    def __init__(self, threads: int, messages: queue.SimpleQueue[tuple[_Worker, dict[str, Any] | None]]) -> None:
+    def __init__(self, threads: int, events: queue.SimpleQueue[tuple[_Worker, Event | None]]) -> None:
         self.cell: SweepCell | None = None
+        self._events = events
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
-        environment = {**os.environ, **dict.fromkeys(THREADS, str(threads))}
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", "sparsefed.sweeps.worker", str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            env=environment,
+            env={**os.environ, **dict.fromkeys(THREADS, str(threads))},
         )
-        threading.Thread(target=self._carry, args=[messages], daemon=True).start()
+        threading.Thread(target=self._listen, daemon=True).start()
 
-    def _carry(self, messages: queue.SimpleQueue[tuple[_Worker, dict[str, Any] | None]]) -> None:
+    def _listen(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            messages.put((self, json.loads(line)))
-        messages.put((self, None))
+            self._events.put((self, Event(**json.loads(line))))
+        self._events.put((self, None))
 
     def give(self, cell: SweepCell, folder: Path) -> None:
         assert self.process.stdin is not None
@@ -74,14 +59,14 @@ class _Worker:
             self.process.stdin.write((json.dumps(job) + "\n").encode())
             self.process.stdin.flush()
 
-    def obituary(self) -> tuple[str, str]:
+    def obituary(self, key: str) -> Event:
         """Return how the process ended, in a sentence, and what it last wrote to its standard error."""
-        code = self.process.wait()
+        code = self.process.returncode
         self._errors.seek(0)
-        words = self._errors.read().decode(errors="replace")
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         cure = "; is there enough memory? fewer --jobs need less" if code == -signal.SIGKILL else ""
-        return f"the process that ran it {how}{cure}", words
+        trace = self._errors.read().decode(errors="replace")
+        return Event("failed", key, error=f"the process that ran it {how}{cure}", trace=trace)
 
     def close(self) -> None:
         for stream in (self.process.stdin, self.process.stdout, self._errors):
@@ -95,13 +80,8 @@ class Pool:
 
     def __init__(self, jobs: int) -> None:
         self.jobs, self._threads = jobs, max(1, cores() // jobs)
-        self._messages: queue.SimpleQueue[tuple[_Worker, dict[str, Any] | None]] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[tuple[_Worker, Event | None]] = queue.SimpleQueue()
         self._workers: list[_Worker] = []
-
-    @property
-    def free(self) -> int:
-        """Return how many more cells can be started."""
-        return self.jobs - len(self.running)
 
     @property
     def running(self) -> list[SweepCell]:
@@ -111,31 +91,30 @@ class Pool:
         """Give a cell to an idle worker."""
         idle = next((worker for worker in self._workers if worker.cell is None), None)
         if idle is None:
-            idle = _Worker(self._threads, self._messages)
+            idle = _Worker(self._threads, self._events)
             self._workers.append(idle)
         idle.give(cell, folder)
 
     def events(self, patience: float) -> Iterator[Event]:
         """Yield what has happened since the last call; wait for the first event at most that many seconds."""
         with suppress(queue.Empty):
-            event = self._read(*self._messages.get(timeout=patience))
+            worker, event = self._events.get(timeout=patience)
             while True:
+                if event is None:
+                    event = self._buried(worker)
+                elif event.kind != "round":
+                    worker.cell = None
                 if event is not None:
                     yield event
-                event = self._read(*self._messages.get_nowait())
+                worker, event = self._events.get_nowait()
 
-    def _read(self, worker: _Worker, message: Mapping[str, Any] | None) -> Event | None:
-        cell = worker.cell
-        if message is None:
-            self._workers.remove(worker)
-            sentence, words = worker.obituary()
-            worker.close()
-            return None if cell is None else Event("failed", cell.key, error=sentence, trace=words)
-        if message["event"] == "ready":
-            return None
-        if message["event"] in ("done", "failed"):
-            worker.cell = None
-        return Event(message["event"], **{key: item for key, item in message.items() if key != "event"})
+    def _buried(self, worker: _Worker) -> Event | None:
+        """Remove a worker that has ended; return the failure of its cell, if it had one."""
+        self._workers.remove(worker)
+        worker.process.wait()
+        event = None if worker.cell is None else worker.obituary(worker.cell.key)
+        worker.close()
+        return event
 
     def close(self) -> None:
         """Ask every worker to checkpoint and exit; kill those that have not after GOODBYE seconds."""
@@ -157,49 +136,33 @@ class Pool:
 class LocalPool:
     """A substitute for `Pool` that runs one cell at a time in this process, for configs that hold live objects."""
 
+    jobs = 1
+
     def __init__(self) -> None:
-        from sparsefed import data
-
-        self.jobs = 1
-        self._job: tuple[SweepCell, Path] | None = None
-        self._load = functools.lru_cache(maxsize=4)(data.load)
-
-    @property
-    def free(self) -> int:
-        return self.jobs - len(self.running)
+        self._accepted: dict[Path, SweepCell] = {}  # one at most, run when its events are read
+        self._load = cached_load()
 
     @property
     def running(self) -> list[SweepCell]:
-        return [] if self._job is None else [self._job[0]]
+        return list(self._accepted.values())
 
     def start(self, cell: SweepCell, folder: Path) -> None:
-        """Accept a cell; it is run when its events are read."""
-        self._job = cell, folder
+        self._accepted = {folder: cell}
 
     def events(self, _: float) -> Iterator[Event]:
         """Run the accepted cell, if any, and yield how it ended."""
-        from sparsefed.sweeps import run_cell
-
-        if self._job is None:
-            return
-        cell, folder = self._job
-        end = run_cell.attempt(cell.key, folder, cell.table, self._load, lambda _: None)
-        self._job = None
-        yield Event(end.pop("event"), **end)
+        for folder, cell in list(self._accepted.items()):
+            end = attempt(cell.key, folder, cell.table, self._load, lambda _: None)
+            self.close()
+            yield end
 
     def close(self) -> None:
-        """Forget the accepted cell."""
-        self._job = None
+        self._accepted = {}
 
 
 Workers = Pool | LocalPool
 
 
-@contextmanager
-def pool(jobs: int, in_this_process: bool = False) -> Iterator[Workers]:
-    """Yield workers that are stopped when the block is left, for whatever reason."""
-    workers = LocalPool() if in_this_process else Pool(jobs)
-    try:
-        yield workers
-    finally:
-        workers.close()
+def pool(jobs: int, in_this_process: bool = False) -> closing[Workers]:
+    """Return workers that are stopped when the `with` block is left, for whatever reason."""
+    return closing(LocalPool() if in_this_process else Pool(jobs))

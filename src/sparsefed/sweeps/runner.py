@@ -7,10 +7,13 @@ the others; a disk that cannot be written to does.
 
 from __future__ import annotations
 
+import functools
 import json
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, median
 
@@ -20,11 +23,10 @@ from sparsefed.core.dtypes import computed_in
 from sparsefed.core.errors import ConfigError, RunError
 from sparsefed.core.progress import AtWork, OnProgress, Progress
 from sparsefed.sweeps import ledger as results
-from sparsefed.sweeps.cells import SweepCell
-from sparsefed.sweeps.clock import Clock
+from sparsefed.sweeps.cells import Event, SweepCell
 from sparsefed.sweeps.ledger import Ledger
 from sparsefed.sweeps.plan import CellSlot, SweepPlan
-from sparsefed.sweeps.pool import Event, Workers, cores, pool
+from sparsefed.sweeps.pool import Workers, cores, pool
 
 REFRESH = 0.25  # seconds between two polls of the workers while nothing happens
 
@@ -59,16 +61,17 @@ def run_plans(
     """
     if jobs < 1:
         raise ConfigError(f"--jobs is {jobs}; at least one cell must run")
-    with _alone(out):
+    with results.disk(out):
+        out.mkdir(parents=True, exist_ok=True)
+        (out / ".lock").open("a").close()
+    with runs.locked(out):
         ledger = Ledger(out, plans)
         run = _Run(plans, out, ledger, on_progress)
         if run.waiting:
             for dtype in {cell.config.train.dtype for cell in run.waiting}:
                 computed_in(dtype)  # warns here, because what workers print is not shown
-            many, live = (
-                min(jobs, len(run.waiting) + run.coming),
-                any(configs.is_live(cell.config) for cell in run.waiting),
-            )
+            live = any(configs.is_live(cell.config) for cell in run.waiting)
+            many = min(jobs, len(run.waiting) + run.coming)
             with pool(many, live) if workers is None else nullcontext(workers) as team:
                 run.drive(team)
         for plan in plans:
@@ -86,14 +89,34 @@ def working_folder(folder: str | Path | None) -> Iterator[Path]:
         yield Path(temporary)
 
 
-@contextmanager
-def _alone(out: Path) -> Iterator[None]:
-    """Hold the folder's lock, and refuse a second runner in it."""
-    with results.disk(out):
-        out.mkdir(parents=True, exist_ok=True)
-        (out / ".lock").open("a").close()
-    with runs.locked(out):
-        yield
+@dataclass
+class Clock:
+    """Seconds per round by kind of cell: data, model and training determine the cost, less so the defense."""
+
+    rates: dict[str, list[float]] = field(default_factory=dict)
+    began: dict[str, tuple[float, int]] = field(default_factory=dict)  # of running cells: when, from which round
+    rounds: dict[str, int] = field(default_factory=dict)
+
+    def hear(self, key: str, round: int) -> None:
+        self.began.setdefault(key, (time.monotonic(), round))
+        self.rounds[key] = round
+
+    def learn(self, cell: SweepCell, seconds: float, rounds: int) -> None:
+        self.rates.setdefault(_kind(cell), []).append(seconds / max(rounds, 1))
+
+    def rate(self, cell: SweepCell) -> float | None:
+        """Return the seconds per round of a cell: from its own rounds, from cells of its kind, or from all."""
+        when, first = self.began.get(cell.key, (0.0, 0))
+        heard = self.rounds.get(cell.key, 0) - first
+        if heard > 0:
+            return (time.monotonic() - when) / heard
+        known = self.rates.get(_kind(cell)) or [each for every in self.rates.values() for each in every]
+        return median(known) if known else None  # a worker's first cell also pays for compiling
+
+
+@functools.lru_cache(maxsize=10_000)
+def _kind(cell: SweepCell) -> str:
+    return json.dumps([cell.table[part] for part in ("data", "model", "train")], sort_keys=True)
 
 
 class _Run:
@@ -104,18 +127,18 @@ class _Run:
         self._clock = Clock()
         self._done: set[str] = set()
         self._titles: dict[str, str] = {}
-        self._cells: dict[str, SweepCell] = {}
-        self.waiting: list[SweepCell] = []  # the cells that can be run now, each once, in the order of the results
-        self.coming = 0  # how many more cells follow from searches
+        self._cells: dict[str, SweepCell] = {}  # every cell that was ever wanted
         self._look()
-        self._recall()
+        known = {slot.cell.key: slot.cell for _, slot in self._slots}
+        for key, seconds, rounds in results.timings(out):
+            if key in known:
+                self._clock.learn(known[key], seconds, rounds)
 
     def drive(self, workers: Workers) -> None:
         """Give cells to workers until nothing is left to do."""
         while True:
             running = {cell.key for cell in workers.running}
-            for cell in [cell for cell in self.waiting if cell.key not in running][: workers.free]:
-                self._clock.start(cell)
+            for cell in [cell for cell in self.waiting if cell.key not in running][: workers.jobs - len(running)]:
                 workers.start(cell, results.folder(self._out, cell.key))
             if not workers.running:
                 return
@@ -124,13 +147,13 @@ class _Run:
                 self._hear(event, workers)
 
     def _look(self) -> None:
-        """Update the cells that can be run, after something has ended."""
+        """Update what can be run (each cell once, in the order of the results) and what follows from searches."""
+        self._slots = [(plan, slot) for plan in self._plans for slot in results.slots(plan, self._ledger)]
         wanted: dict[str, SweepCell] = {}
-        for plan in self._plans:
-            for slot in results.slots(plan, self._ledger):
-                for cell in self._ledger.wanting(plan, slot):
-                    wanted.setdefault(cell.key, cell)
-                    self._titles.setdefault(cell.key, _title(plan, slot, cell))
+        for plan, slot in self._slots:
+            for cell in self._ledger.wanting(plan, slot):
+                wanted.setdefault(cell.key, cell)
+                self._titles.setdefault(cell.key, _title(plan, slot, cell))
         self._cells |= wanted
         self.waiting = list(wanted.values())
         self.coming = sum(results.coming(plan, self._ledger) for plan in self._plans)
@@ -141,26 +164,26 @@ class _Run:
             results.write(self._out, plan, rows)
 
     def _hear(self, event: Event, workers: Workers) -> None:
+        """Take note of a cell's event, and update the results if the cell has ended."""
         if event.kind == "round":
             self._clock.hear(event.key, event.round)
             return
         if event.disk is not None:
             raise results.trouble(self._out, event.disk)
-        cell, end = self._cells[event.key], "done"
+        cell, title, end = self._cells[event.key], self._titles[event.key], "done"
         self._ledger.forget(event.key)
-        self._ledger.failed.pop(event.key, None)
         if event.kind == "done" and self._ledger.finished(cell):
             self._done.add(event.key)
             self._note(cell, event.seconds)
         else:
-            end = f"failed: {event.error or 'its run folder is damaged'}"
-            self._ledger.failed[event.key] = event.error or "its run folder is damaged; delete it"
+            sentence = event.error or "its run folder is damaged; delete it"
+            self._ledger.failed[event.key], end = sentence, f"failed: {sentence}"
         self._write_down(event)
-        for plan in self._plans:
-            if any(event.key in _keys(slot) for slot in results.slots(plan, self._ledger)):
-                self.write(plan)
         self._look()
-        self._on_progress(self._progress(workers, f"{self._titles[event.key]}: {end}"))
+        for plan in self._plans:
+            if any(owner is plan and event.key in slot.keys for owner, slot in self._slots):
+                self.write(plan)
+        self._on_progress(self._progress(workers, f"{title}: {end}"))
 
     def _write_down(self, event: Event) -> None:
         """Record why a cell failed; remove the record once the cell is finished."""
@@ -180,29 +203,17 @@ class _Run:
         with results.disk(self._out), (self._out / results.TIMINGS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
 
-    def _recall(self) -> None:
-        """Learn the rates of cells from earlier calls."""
-        known = {cell.key: cell for cell in self._planned()}
-        for key, seconds, rounds in results.timings(self._out):
-            if key in known:
-                self._clock.learn(known[key], seconds, rounds)
-
-    def _planned(self) -> Iterator[SweepCell]:
-        for plan in self._plans:
-            for slot in results.slots(plan, self._ledger):
-                yield slot.cell
-
     def _progress(self, workers: Workers, ended: str = "") -> Progress:
-        waiting, running = self.waiting, workers.running
-        at_work = {cell.key for cell in running}
-        still = len({cell.key for cell in waiting} | at_work) + self.coming
+        running, keys = workers.running, {cell.key for cell in workers.running}
+        waiting = [cell for cell in self.waiting if cell.key not in keys]
         failed = len(self._ledger.failed)
         shown = tuple(
             AtWork(self._titles[cell.key], self._clock.rounds.get(cell.key, 0), cell.config.rounds) for cell in running
         )
-        left = self._left([cell for cell in waiting if cell.key not in at_work], running, workers.jobs)
         done, fields = len(self._done) + failed, {"failed": str(failed)} if failed else {}
-        return Progress("cells", done, done + still, shown, fields, left, ended, unit="cell")
+        total = done + len(waiting) + len(running) + self.coming
+        left = self._left(waiting, running, workers.jobs)
+        return Progress("cells", done, total, shown, fields, left, ended, unit="cell")
 
     def _left(self, waiting: Sequence[SweepCell], running: Sequence[SweepCell], jobs: int) -> float | None:
         """Estimate the seconds left: all remaining rounds at their rates, shared by the workers."""
@@ -215,10 +226,6 @@ class _Run:
         seconds = sum(n * (usual if rate is None else rate) for n, rate in zip(rounds, rates, strict=True))
         unknown = self.coming * usual * fmean(cell.config.rounds for cell in (*waiting, *running))
         return (seconds + unknown) / min(jobs, len(rounds) + self.coming)
-
-
-def _keys(slot: CellSlot) -> set[str]:
-    return {slot.cell.key, *(cell.key for cell in slot.twins.values())}
 
 
 def _title(plan: SweepPlan, slot: CellSlot, cell: SweepCell) -> str:

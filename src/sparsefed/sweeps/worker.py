@@ -1,6 +1,6 @@
 """A worker process that runs cells one after the other, started by `pool.py` as `python -m sparsefed.sweeps.worker`.
 
-Each line of JSON on its standard input is a cell to run; lines of JSON on its standard output report on it. It loads
+Each line of JSON on its standard input is a cell to run; lines of JSON on its standard output are its events. It loads
 torch once, and each data set once. SIGTERM saves the cell first.
 
 It never outlives its parent, whose process id is its argument. On Linux the kernel kills it at the parent's death, even
@@ -11,7 +11,6 @@ the input does not come if another process holds the pipe: so it also looks who 
 from __future__ import annotations
 
 import ctypes
-import functools
 import json
 import os
 import queue
@@ -19,7 +18,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -30,32 +29,44 @@ PAUSE = 0.2  # seconds between two reports of rounds
 LOOK = 1.0  # seconds between two looks at the parent
 ABANDONED = 3  # the exit code of a worker whose parent is gone
 
-Tell = Callable[..., None]
-
 
 def main() -> None:
     """Run cells until the input ends."""
     _die_with(int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is handled by the parent
     signal.signal(signal.SIGTERM, _interrupt)
-    tell = _tell()
+    events = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)  # what is printed by accident goes to standard error
     jobs: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=[jobs], daemon=True).start()
     keep_freed_memory()
-    import torch  # slow, so only once a parent's death would be noticed
-
-    from sparsefed import data
-    from sparsefed.sweeps import run_cell
-
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    load = functools.lru_cache(maxsize=4)(data.load)
-    tell(event="ready")
     try:
-        while True:
-            job = json.loads(jobs.get())
-            tell(**run_cell.attempt(job["key"], Path(job["folder"]), job["config"], load, _on_round(job["key"], tell)))
+        _work(jobs, events)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGTERM)
+
+
+def _work(jobs: queue.SimpleQueue[bytes], events: Any) -> None:
+    """Run the cells of the queue for ever; torch is slow to load, so only once a parent's death would be noticed."""
+    import torch
+
+    from sparsefed.sweeps.cells import Event, attempt, cached_load
+
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    load, last = cached_load(), 0.0
+
+    def tell(event: Event) -> None:
+        events.write((json.dumps(asdict(event)) + "\n").encode())
+
+    def on_round(report: Any) -> None:
+        nonlocal last
+        if time.monotonic() - last >= PAUSE:
+            last = time.monotonic()
+            tell(Event("round", job["key"], report.state.round))
+
+    while True:
+        job = json.loads(jobs.get())
+        tell(attempt(job["key"], Path(job["folder"]), job["config"], load, on_round))
 
 
 def _die_with(parent: int) -> None:
@@ -73,37 +84,14 @@ def _watch(parent: int) -> None:
     os._exit(ABANDONED)
 
 
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
-
-
-def _tell() -> Tell:
-    """Return a writer to the original standard output, which is then redirected to standard error for stray prints."""
-    out = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)
-
-    def tell(**event: Any) -> None:
-        out.write((json.dumps(event) + "\n").encode())
-
-    return tell
-
-
 def _listen(jobs: queue.SimpleQueue[bytes]) -> None:
     for line in sys.stdin.buffer:
         jobs.put(line)
     os._exit(ABANDONED)  # the parent is gone
 
 
-def _on_round(key: str, tell: Tell) -> Callable[[Any], None]:
-    last = 0.0
-
-    def on_round(report: Any) -> None:
-        nonlocal last
-        if time.monotonic() - last >= PAUSE:
-            last = time.monotonic()
-            tell(event="round", key=key, round=report.state.round)
-
-    return on_round
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":
