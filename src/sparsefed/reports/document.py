@@ -16,21 +16,15 @@ if TYPE_CHECKING:
 
 Level = Literal["", "good", "fair", "poor"]  # how a terminal colours a cell: green, yellow, red
 Kind = Literal["", "verdict", "note", "warning"]
-Style = Literal[
-    "numbers", "facts", "prose", "lines"
-]  # numbers to the right; facts; sentences; one line each on a terminal
+Style = Literal["numbers", "facts", "prose", "lines"]  # numbers stand to the right; lines: a row is one on a terminal
 
 
 class Code(str):
     """A piece of a paragraph that is code or a command."""
 
-    __slots__ = ()
-
 
 class Strong(str):
     """A piece of a paragraph that is emphasised."""
-
-    __slots__ = ()
 
 
 @dataclass(frozen=True)
@@ -73,11 +67,6 @@ class Table:
         kept = [i for i, head in enumerate(self.head) if not head.terminal_only]
         rows = tuple(tuple(row[i] for i in kept) for row in self.rows)
         return replace(self, head=tuple(self.head[i] for i in kept), rows=rows)
-
-    @property
-    def hot(self) -> bool:
-        """Return whether any cell is coloured by its value."""
-        return any(cell.heat is not None for row in self.rows for cell in row)
 
 
 def table(
@@ -152,8 +141,8 @@ class Figure:
         """Return the title, the text alternative, and the Vega-Lite specification without these two."""
         spec = self.chart.to_dict()
         title = spec.pop("title")
-        alternative = title["subtitle"] if isinstance(title["subtitle"], str) else " ".join(title["subtitle"])
-        return title["text"], alternative, spec
+        lines = title["subtitle"]
+        return title["text"], lines if isinstance(lines, str) else " ".join(lines), spec
 
 
 @dataclass(frozen=True)
@@ -195,15 +184,8 @@ class Section:
 
 def section(title: str, *blocks: Block | Iterable[Block], terminal: bool = False) -> Section:
     """Return a section of these blocks; iterables among them are flattened, in order."""
-    return Section(title, tuple(_flat(blocks)), terminal)
-
-
-def _flat(blocks: Iterable[Block | Iterable[Block]]) -> Iterator[Block]:
-    for block in blocks:
-        if isinstance(block, Block):
-            yield block
-        else:
-            yield from block
+    flat = (inner for block in blocks for inner in ((block,) if isinstance(block, Block) else block))
+    return Section(title, tuple(flat), terminal)
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import time
-from types import TracebackType
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, ProgressColumn, Task, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as RichProgress
-from rich.text import Text
 
 from sparsefed.core.progress import AtWork, Progress
 from sparsefed.results.numbers import duration
@@ -19,11 +17,7 @@ _COLOURS = {"attack": "red", "failed": "red"}  # of fields; others are green
 
 
 class ProgressView:
-    """A view of `Progress`: live on a terminal; elsewhere one line per event.
-
-    Args:
-        console: Where to show it.
-    """
+    """A view of `Progress` on a console: live on a terminal; elsewhere one line per event."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -33,20 +27,23 @@ class ProgressView:
             TextColumn("{task.fields[count]}"),
             TextColumn("{task.fields[what]}"),
             TimeElapsedColumn(),
-            _Left(),
+            TextColumn("{task.fields[left]}", style="cyan"),
             console=console,
             disable=not console.is_terminal,
         )
-        self._all = self._bars.add_task("", total=1, visible=False, count="", what="", left=None)
+        self._all = self._add()
         self._lines: list[TaskID] = []
         self._began, self._first = 0.0, 0.0
         self._shown: Progress | None = None
+
+    def _add(self) -> TaskID:
+        return self._bars.add_task("", total=1, visible=False, count="", what="", left="")
 
     def __enter__(self) -> ProgressView:
         self._bars.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         for line in self._lines:
             self._bars.update(line, visible=False)
         self._bars.stop()
@@ -57,18 +54,18 @@ class ProgressView:
             # Work done before this call does not count in its speed.
             self._began, self._first = time.monotonic(), progress.done
             self._bars.reset(self._all)
-        left = self._left(progress)
+        seconds = self._left(progress)
+        left = "" if seconds is None else f"{duration(seconds)} left"
         self._update(self._all, AtWork(progress.title, progress.done, progress.total, progress.fields), left)
         while len(self._lines) < len(progress.running):
-            self._lines.append(self._bars.add_task("", total=1, visible=False, count="", what="", left=None))
+            self._lines.append(self._add())
         for line in self._lines[len(progress.running) :]:
             self._bars.update(line, visible=False)
         for line, part in zip(self._lines, progress.running, strict=False):
-            self._update(line, part, None)
-        said = progress.numbered_line
-        if said and not self._console.is_terminal and said != (self._shown and self._shown.numbered_line):
-            known = "" if left is None else f"; {duration(left)} left"
-            self._console.print(f"{said}{known}", highlight=False, soft_wrap=True, markup=False)
+            self._update(line, part, "")
+        event = progress.numbered_line
+        if event and not self._console.is_terminal and event != (self._shown and self._shown.numbered_line):
+            self._console.print("; ".join(filter(None, [event, left])), highlight=False, soft_wrap=True, markup=False)
         self._shown = progress
 
     def _left(self, progress: Progress) -> float | None:
@@ -77,7 +74,7 @@ class ProgressView:
         spent = time.monotonic() - self._began
         return spent / (progress.done - self._first) * max(progress.total - progress.done, 0)
 
-    def _update(self, line: TaskID, part: AtWork, left: float | None) -> None:
+    def _update(self, line: TaskID, part: AtWork, left: str) -> None:
         width = max(12, self._console.width - 62)
         title = part.title if len(part.title) <= width else f"{part.title[: width - 1]}…"
         if line != self._all and self._bars.tasks[self._bars.task_ids.index(line)].description != title:
@@ -85,14 +82,5 @@ class ProgressView:
         what = " ".join(
             f"[{_COLOURS.get(name, 'green')}]{escape(f'{name} {value}')}[/]" for name, value in part.fields.items()
         )
-        count = f"{int(part.done)}/{int(part.total)}"
-        self._bars.update(line, description=title, completed=part.done, total=part.total, visible=True)
-        self._bars.update(line, count=count, what=what, left=left)
-
-
-class _Left(ProgressColumn):
-    """The column with the remaining time, as estimated by the reporting task."""
-
-    def render(self, task: Task) -> Text:
-        left = task.fields.get("left")
-        return Text("" if left is None else f"{duration(left)} left", style="cyan")
+        fields = {"count": f"{int(part.done)}/{int(part.total)}", "what": what, "left": left}
+        self._bars.update(line, description=title, completed=part.done, total=part.total, visible=True, **fields)

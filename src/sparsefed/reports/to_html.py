@@ -29,12 +29,13 @@ class Html(str):
 
 
 def element(tag: str, *children: str, **attributes: str) -> Html:
-    """Return an element; a trailing underscore in an attribute's name is dropped and the others become hyphens.
+    """Return an element without empty attributes; `class_` is written class, and `aria_label` aria-label.
 
-    >>> element("td", "a < b", class_="number")
+    >>> element("td", "a < b", class_="number", role="")
     '<td class="number">a &lt; b</td>'
     """
-    written = "".join(f' {name.rstrip("_").replace("_", "-")}="{escape(value)}"' for name, value in attributes.items())
+    given = {name.rstrip("_").replace("_", "-"): escape(value) for name, value in attributes.items() if value}
+    written = "".join(f' {name}="{value}"' for name, value in given.items())
     return Html(f"<{tag}{written}>{joined(children)}</{tag}>")
 
 
@@ -78,9 +79,8 @@ def blocks_html(blocks: Iterable[doc.Block]) -> Html:
 def _block(block: doc.Block) -> Html:
     match block:
         case doc.Paragraph():
-            extra = {"class_": block.kind} if block.kind else {}
-            role = {"role": "note"} if block.kind == "warning" else {}
-            return element("p", *map(_inline, block.parts), **extra, **role)
+            role = "note" if block.kind == "warning" else ""
+            return element("p", *map(_inline, block.parts), class_=block.kind, role=role)
         case doc.Heading(text):
             return element("h3", text)
         case doc.Bullets(lines):
@@ -106,7 +106,8 @@ def _table(table: doc.Table) -> Html:
     """Return a real table: a caption, column heads, and the first cell of each row as its head."""
     heads = element("thead", element("tr", *(element("th", column.title, scope="col") for column in table.head)))
     rows = (element("tr", element("th", _content(row[0]), scope="row"), *map(cell_html, row[1:])) for row in table.rows)
-    style = "facts" if table.style == "lines" else f"{table.style} heat" if table.hot else table.style
+    heat = " heat" * any(cell.heat is not None for row in table.rows for cell in row)
+    style = "facts" if table.style == "lines" else table.style + heat
     whole = element("table", element("caption", table.caption), heads, element("tbody", *rows), class_=style)
     return element("div", whole, class_="scroll", role="region", tabindex="0", aria_label=table.caption)
 
@@ -117,8 +118,8 @@ def cell_html(cell: doc.TableCell) -> Html:
     >>> cell_html(doc.TableCell("42%", heat=0.42))
     '<td style="--heat:42%">42%</td>'
     """
-    colour = {} if cell.heat is None else {"style": f"--heat:{100 * min(1.0, max(0.0, cell.heat)):.0f}%"}
-    return element("td", _content(cell), **colour)
+    colour = "" if cell.heat is None else f"--heat:{100 * min(1.0, max(0.0, cell.heat)):.0f}%"
+    return element("td", _content(cell), style=colour)
 
 
 def _content(cell: doc.TableCell) -> Html:

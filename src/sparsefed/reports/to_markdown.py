@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from sparsefed.reports import document as doc
@@ -24,7 +25,7 @@ def _texts(blocks: tuple[doc.Block, ...]) -> Iterator[str]:
             case doc.Bullets(lines):
                 yield "\n".join(f"- {_plain(line)}" for line in lines)
             case doc.Listing(text):
-                fence = "`" * max(3, 1 + max((len(run) for run in _backticks(text)), default=0))
+                fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
                 yield f"{fence}\n{text.rstrip()}\n{fence}"
             case doc.Table():
                 yield _table(block.on_page())
@@ -62,7 +63,3 @@ def _inline(part: str) -> str:
 def _plain(text: str) -> str:
     """Return text escaped for Markdown."""
     return text.replace("\\", "\\\\").replace("<", "&lt;").replace("*", "\\*").replace("_", "\\_")
-
-
-def _backticks(text: str) -> list[str]:
-    return "".join(letter if letter == "`" else " " for letter in text).split()

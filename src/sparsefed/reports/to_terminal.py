@@ -9,10 +9,11 @@ from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from sparsefed.reports.document import Bullets, Document, Paragraph, Table, TableCell, walk
+from sparsefed.reports.document import Block, Bullets, Document, Paragraph, Table, TableCell, walk
 
 HEAD_WIDTH = 11
 COLOURS = {"good": "green", "fair": "yellow", "poor": "red"}
+STYLES = {"note": "dim", "warning": "yellow"}
 
 
 def show(document: Document, console: Console) -> None:
@@ -26,25 +27,25 @@ def show(document: Document, console: Console) -> None:
 
 def tables(document: Document) -> Iterator[RenderableType]:
     """Yield the tables, ready to be printed."""
-    blocks = (block for part in document.sections if part.terminal for block in walk(part.blocks, folds=False))
-    yield from (rich_table(block) for block in blocks if isinstance(block, Table) and _as_table(block))
-
-
-def _as_table(table: Table) -> bool:
-    return not table.page_only and table.style != "lines"
+    for block in _blocks(document):
+        if isinstance(block, Table) and block.style != "lines" and not block.page_only:
+            yield rich_table(block)
 
 
 def sentences(document: Document) -> Iterator[str]:
     """Yield the sentences, with rich's markup."""
-    styles = {"note": "dim", "warning": "yellow"}
-    for block in (block for part in document.sections if part.terminal for block in walk(part.blocks, folds=False)):
+    for block in _blocks(document):
         if isinstance(block, Paragraph) and not block.page_only:
-            style = styles.get(block.kind, "")
-            yield f"[{style}]{escape(block.text)}[/{style}]" if style else escape(block.text)
+            style = STYLES.get(block.kind)
+            yield f"[{style}]{escape(block.text)}[/]" if style else escape(block.text)
         elif isinstance(block, Bullets) and not block.page_only:
             yield from map(escape, block.lines)
         elif isinstance(block, Table) and block.style == "lines":
             yield from (line for row in block.rows for line in _lines(row))
+
+
+def _blocks(document: Document) -> Iterator[Block]:
+    return (block for part in document.sections if part.terminal for block in walk(part.blocks, folds=False))
 
 
 def _lines(row: Sequence[TableCell]) -> Iterator[str]:

@@ -9,7 +9,8 @@ from sparsefed.core import toml
 from sparsefed.core.types import RunRecord
 
 ASIDE = ("name", "seed", "evaluate_every", "checkpoint_every")  # keys in which repeated runs may differ
-K, T = TypeVar("K", bound=Hashable), TypeVar("T")
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
 Facts = Mapping[str, str]  # a config, flat: 'defense.k' -> '1000'
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ class Measure(NamedTuple):
     """A metric: its title, its format and what it means."""
 
     title: str
-    write: numbers.Format
+    write: Callable[[float | None], str]
     about: str
     share: bool = False  # whether its axis goes from 0 to 1
 
@@ -62,12 +62,8 @@ def measure(name: str) -> Measure:
     >>> measure("attack_mean").title, measure("largest_m").title, measure("share").write(0.1234)
     ('Attack accuracy, mean', 'Largest m', '12.3%')
     """
-    unlisted = Measure(name.replace("_", " ").capitalize(), _share if name.endswith("share") else numbers.plain, "")
-    return MEASURES.get(name, unlisted)
-
-
-def _share(value: float | None) -> str:
-    return numbers.shown(value, lambda share: f"{100 * share:.3g}%")
+    write = numbers.NumberFormat("{:.3g}%", scale=100) if name.endswith("share") else numbers.plain
+    return MEASURES.get(name, Measure(name.replace("_", " ").capitalize(), write, ""))
 
 
 # --- of one run -------------------------------------------------------------------------------------------------------

@@ -10,14 +10,13 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 Curve = Sequence[tuple[int, float]]  # (round, value), rounds ascending
-Format = Callable[[float | None], str]
 MOST_DECADES = 8  # at most so many ticks where a logarithmic axis shows powers of ten alone
 
 
@@ -94,68 +93,48 @@ def shown(value: float | None, write: Callable[[float], str]) -> str:
     return "–" if value is None else write(value)
 
 
-def _or_dash(write: Callable[[float], str]) -> Format:
-    """Extend a format to None, for which it writes a dash."""
+@dataclass(frozen=True)
+class NumberFormat:
+    """A format of numbers, called with one: a dash for None, and a shorter format for large numbers."""
 
-    @functools.wraps(write)
-    def format(value: float | None) -> str:
-        return shown(value, write)
+    small: str
+    large: str = ""
+    limit: float = math.inf  # from where on numbers are large
+    scale: float = 1
 
-    return format
-
-
-@_or_dash
-def percent(value: float) -> str:
-    """Format a share as a percentage."""
-    return f"{points(value)}%"
+    def __call__(self, value: float | None) -> str:
+        form = self.large if self.large and value is not None and value >= self.limit else self.small
+        return "–" if value is None else form.format(self.scale * value)
 
 
-@_or_dash
-def points(value: float) -> str:
-    """Format a difference of two shares in percentage points."""
-    return f"{round(100 * value, 1) + 0.0:.1f}"  # + 0.0: no minus before a zero
+percent = NumberFormat("{:z.1f}%", scale=100)  # a share; z: no minus before a zero
+points = NumberFormat("{:z.1f}", scale=100)  # a difference of two shares, in percentage points
+perplexity = NumberFormat("{:.3g}", "{:,.0f}", limit=100)
+times = NumberFormat("{:.2f}×", "{:,.1f}×", limit=10)  # a ratio
+whole, digits = NumberFormat("{:,.0f}"), NumberFormat("{:.3g}")
+_seconds, _bytes = NumberFormat("{:.1f} s"), NumberFormat("{:.0f} B")
 
 
-@_or_dash
-def length(value: float) -> str:
-    """Format a norm or a distance, which may be of any size."""
-    return f"{significant(value, 3):,.0f}" if value >= 1000 else f"{value:.3g}"
-
-
-@_or_dash
-def perplexity(value: float) -> str:
-    """Format a perplexity."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-@_or_dash
-def times(value: float) -> str:
-    """Format a ratio."""
-    return f"{value:,.1f}×" if value >= 10 else f"{value:.2f}×"
-
-
-@_or_dash
-def whole(value: float) -> str:
-    """Format a count."""
-    return f"{value:,.0f}"
-
-
-@_or_dash
-def plain(value: float) -> str:
+def plain(value: float | None) -> str:
     """Format a number of which nothing is known: a whole one as a count, another to three digits."""
-    return whole(value) if float(value).is_integer() else f"{value:.3g}"
+    return whole(value) if value is not None and float(value).is_integer() else digits(value)
 
 
-@_or_dash
-def duration(value: float) -> str:
+def length(value: float | None) -> str:
+    """Format a norm or a distance, which may be of any size."""
+    return digits(value) if value is None or value < 1000 else whole(significant(value, 3))
+
+
+def duration(value: float | None) -> str:
     """Format a time in seconds."""
-    if value < 59.95:
-        return f"{value:.1f} s"
+    if value is None or value < 59.95:
+        return _seconds(value)
     minutes, rest = divmod(round(value), 60)
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
-@_or_dash
-def traffic(value: float) -> str:
+def traffic(value: float | None) -> str:
     """Format a number of bytes."""
-    return f"{value:.0f} B" if value < 1000 else f"{value / 1e3:.3g} kB" if value < 1e6 else f"{length(value / 1e6)} MB"
+    if value is None or value < 1000:
+        return _bytes(value)
+    return f"{value / 1e3:.3g} kB" if value < 1e6 else f"{length(value / 1e6)} MB"

@@ -152,8 +152,9 @@ def _by_chance(facts: Mapping[str, Any], accuracy: float | None) -> bool:
 
 def _impact(facts: Mapping[str, Any], accuracy: float | None) -> float | None:
     influence, points, examples = (facts.get(key) for key in ("influence", "attack_points", "examples"))
-    known = accuracy is not None and influence and points and examples
-    return outsized_impact(accuracy, influence, points, examples) if known else None
+    if accuracy is None or not (influence and points and examples):
+        return None
+    return outsized_impact(accuracy, influence, points, examples)
 
 
 def _converged(rows: Iterable[Mapping[str, Any]]) -> bool:

@@ -42,11 +42,11 @@ def compare(records: Sequence[RunRecord]) -> list[Comparison]:
 
 def _compared(i: int, records: Sequence[RunRecord], rows: Sequence[SummaryRow]) -> Comparison | None:
     run, own = records[i], rows[i]
-    calm, plain = (_twin(run, records, undefended) for undefended in (False, True))
+    same, plain = (_twin(run, records, undefended) for undefended in (False, True))
     to_plain = None if plain is None else _apart(run, records[plain])
-    if calm is None:
+    if same is None:
         return None if plain is None else Comparison(own.name, None, None, {}, None, None, to_plain)
-    other, twin = rows[calm], records[calm]
+    other, twin = rows[same], records[same]
     classes, twins = class_accuracies(run), class_accuracies(twin)
     drops = {name: twins[name] - classes[name] for name in classes if name in twins}
     drop = None

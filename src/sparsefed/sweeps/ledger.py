@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 def path(out: Path, plan: SweepPlan) -> Path:
     """Return the path of a plan's results file."""
-    return out / plan.file
+    return out / (f"{plan.name}.{plan.scale}.jsonl" if plan.scale else f"{plan.name}.jsonl")
 
 
 def folder(out: Path, key: str) -> Path:
@@ -78,7 +78,7 @@ def trouble(out: Path, reason: str) -> RunError:
 
 
 def timings(out: Path) -> list[tuple[str, float, int]]:
-    """Return key, seconds and rounds of every cell that was run in this folder so far, without lines that were cut off."""
+    """Return key, seconds and rounds of every cell that was run in this folder; a line that was cut off is skipped."""
     file, entries = out / TIMINGS, []
     for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
         with suppress(ValueError, KeyError, TypeError):
@@ -107,10 +107,7 @@ class Ledger:
         """Forget a cell's cached record, because the cell has been run; it is read again on next use."""
         self._records.pop(key, None)
 
-    def finished(self, cell: SweepCell) -> bool:
-        return self._record(cell.key) is not None
-
-    def _record(self, key: str) -> RunRecord | None:
+    def record(self, key: str) -> RunRecord | None:
         """Return a cell's finished run; None also if it is damaged, so that it is run again."""
         if key not in self._records:
             self._records[key] = None
@@ -132,7 +129,7 @@ class Ledger:
         old = self._old.get(name)
         if old is not None and set(old["twins"]) == set(slot.twins) and ("curves" in old) == _curved(plan, slot):
             return self._rows.setdefault(name, old)
-        record = self._record(slot.cell.key)
+        record = self.record(slot.cell.key)
         if record is None:
             return _row(plan, slot, "failed", {}) if slot.cell.key in self.failed else None
         return self._measured(plan, slot, record, name)
@@ -141,7 +138,7 @@ class Ledger:
         metrics = measures.metrics(record)
         if slot.role != "result":
             metrics = {metric: value for metric, value in metrics.items() if metric in BRIEFLY}
-        others = {kind: self._record(cell.key) for kind, cell in slot.twins.items()}
+        others = {kind: self.record(cell.key) for kind, cell in slot.twins.items()}
         there = {str(kind): other for kind, other in others.items() if other is not None}
         row = _row(plan, slot, "done", metrics | measures.versus(record, there), tuple(there))
         if _curved(plan, slot):
@@ -156,7 +153,7 @@ class Ledger:
         if row is not None and _id(row) in self._rows:
             return []
         needed = [slot.cell, *slot.twins.values()]
-        return [cell for cell in needed if not self.finished(cell) and cell.key not in self.failed]
+        return [cell for cell in needed if self.record(cell.key) is None and cell.key not in self.failed]
 
 
 def _curved(plan: SweepPlan, slot: CellSlot) -> bool:

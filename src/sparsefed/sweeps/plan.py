@@ -62,10 +62,6 @@ class SweepPlan:
     scale: str = ""  # in every line and in the file's name; '' where the plan has no scales
     curves: tuple[str, ...] = ()  # the metrics whose curves belong to the results
 
-    @property
-    def file(self) -> str:
-        return f"{self.name}.{self.scale}.jsonl" if self.scale else f"{self.name}.jsonl"
-
 
 def group(
     each: Combination, seeds: Sequence[int], kinds: tuple[Twin, ...], search_seed: int = 0, search_set: Table = NOTHING

@@ -172,7 +172,7 @@ class _Run:
             raise results.trouble(self._out, event.disk)
         cell, title, end = self._cells[event.key], self._titles[event.key], "done"
         self._ledger.forget(event.key)
-        if event.kind == "done" and self._ledger.finished(cell):
+        if event.kind == "done" and self._ledger.record(event.key) is not None:
             self._done.add(event.key)
             self._note(cell, event.seconds)
         else:

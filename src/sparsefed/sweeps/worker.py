@@ -34,7 +34,7 @@ def main() -> None:
     """Run cells until the input ends."""
     _die_with(int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is handled by the parent
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     events = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # what is printed by accident goes to standard error
     jobs: queue.SimpleQueue[bytes] = queue.SimpleQueue()
@@ -55,18 +55,18 @@ def _work(jobs: queue.SimpleQueue[bytes], events: Any) -> None:
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     load, last = cached_load(), 0.0
 
-    def tell(event: Event) -> None:
+    def report(event: Event) -> None:
         events.write((json.dumps(asdict(event)) + "\n").encode())
 
-    def on_round(report: Any) -> None:
+    def on_round(ended: Any) -> None:
         nonlocal last
         if time.monotonic() - last >= PAUSE:
             last = time.monotonic()
-            tell(Event("round", job["key"], report.state.round))
+            report(Event("round", job["key"], ended.state.round))
 
     while True:
         job = json.loads(jobs.get())
-        tell(attempt(job["key"], Path(job["folder"]), job["config"], load, on_round))
+        report(attempt(job["key"], Path(job["folder"]), job["config"], load, on_round))
 
 
 def _die_with(parent: int) -> None:
@@ -88,10 +88,6 @@ def _listen(jobs: queue.SimpleQueue[bytes]) -> None:
     for line in sys.stdin.buffer:
         jobs.put(line)
     os._exit(ABANDONED)  # the parent is gone
-
-
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":
