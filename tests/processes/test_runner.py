@@ -193,7 +193,7 @@ def _gone(pid: int) -> bool:
         return True
 
 
-def _soon(happens: Callable[[], bool], seconds: float = 5.0) -> bool:
+def _soon(happens: Callable[[], bool], seconds: float = 15.0) -> bool:
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         if happens():

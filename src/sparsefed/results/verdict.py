@@ -92,16 +92,18 @@ def _extremes(matrix: Matrix) -> str:
     ended = {pair: entry for pair, entry in matrix.attacked.items() if entry.converged}
     gains = _worst({pair: entry.attack for pair, entry in ended.items()}, max)
     if len(gains) > 1:
-        least, most = (
-            f"{defense} ({percent(value)} attack accuracy, by {attack})"
-            for value, defense, attack in gains[:: len(gains) - 1]
-        )
-        return f"{met}: the attackers get most against {most}, and least against {least}"
-    losses = _worst({pair: entry.test for pair, entry in ended.items()}, min)
-    for value, defense, attack in (gains or losses)[:1]:
-        what = "the attackers get at most" if gains else "test accuracy ends as low as"
-        return f"{met}, and {what} {percent(value)} ({defense} under {attack})"
-    return met
+        return f"{met}: the attackers get most against {_against(gains[-1])}, and least against {_against(gains[0])}"
+    worst = gains or _worst({pair: entry.test for pair, entry in ended.items()}, min)
+    if not worst:
+        return met
+    value, defense, attack = worst[0]
+    what = "the attackers get at most" if gains else "test accuracy ends as low as"
+    return f"{met}, and {what} {percent(value)} ({defense} under {attack})"
+
+
+def _against(case: Case) -> str:
+    value, defense, attack = case
+    return f"{defense} ({percent(value)} attack accuracy, by {attack})"
 
 
 def _worst(measured: Mapping[Pair, float | None], choose: Callable[[list[Case]], Case]) -> list[Case]:
