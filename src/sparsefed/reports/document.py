@@ -7,7 +7,7 @@ of it; a terminal shows the tables and sentences of sections marked `terminal`, 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -201,14 +201,3 @@ class Document:
     def sections(self) -> tuple[Section, ...]:
         """Return the parts that have anything to show."""
         return tuple(part for part in self.parts if part.blocks)
-
-
-def walk(blocks: Sequence[Block], folds: bool = True) -> Iterator[Block]:
-    """Yield every block in order, including those inside folds (unless left out), sides and figures."""
-    for block in blocks:
-        if isinstance(block, Side) or (isinstance(block, Fold) and folds):
-            yield from walk(block.blocks, folds)
-        elif not isinstance(block, Fold):
-            yield block
-            if isinstance(block, Figure) and block.numbers is not None:
-                yield block.numbers

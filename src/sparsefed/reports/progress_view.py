@@ -82,5 +82,5 @@ class ProgressView:
         what = " ".join(
             f"[{_COLOURS.get(name, 'green')}]{escape(f'{name} {value}')}[/]" for name, value in part.fields.items()
         )
-        fields = {"count": f"{int(part.done)}/{int(part.total)}", "what": what, "left": left}
-        self._bars.update(line, description=title, completed=part.done, total=part.total, visible=True, **fields)
+        self._bars.update(line, description=title, completed=part.done, total=part.total, visible=True)
+        self._bars.update(line, count=f"{int(part.done)}/{int(part.total)}", what=what, left=left)

@@ -9,7 +9,7 @@ from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from sparsefed.reports.document import Block, Bullets, Document, Paragraph, Table, TableCell, walk
+from sparsefed.reports.document import Block, Bullets, Document, Figure, Paragraph, Side, Table, TableCell
 
 HEAD_WIDTH = 11
 COLOURS = {"good": "green", "fair": "yellow", "poor": "red"}
@@ -45,7 +45,10 @@ def sentences(document: Document) -> Iterator[str]:
 
 
 def _blocks(document: Document) -> Iterator[Block]:
-    return (block for part in document.sections if part.terminal for block in walk(part.blocks, folds=False))
+    """Yield the blocks of the sections for a terminal: those side by side in turn, and the numbers of figures."""
+    for block in (block for part in document.sections if part.terminal for block in part.blocks):
+        for inner in block.blocks if isinstance(block, Side) else (block,):
+            yield inner.numbers if isinstance(inner, Figure) and inner.numbers is not None else inner
 
 
 def _lines(row: Sequence[TableCell]) -> Iterator[str]:
