@@ -1,7 +1,7 @@
 """The command line: parse -> config -> build -> loop. Holds no logic; errors a user can fix are one sentence.
 
 Exit codes: 0 done; 2 a command, config, run folder or data set that must be fixed first; 130 interrupted (Ctrl-C or
-SIGTERM) after saving. Every module besides `app` and `training` registers its commands when it is imported; the order
+SIGTERM) after saving. Every module besides `app` and `catalogue` registers its commands when it is imported; the order
 of the imports is the order in `--help`.
 """
 
@@ -20,7 +20,7 @@ from sparsefed.core.malloc import keep_freed_memory
 
 # The order in which commands are listed:
 # isort: off
-from sparsefed.cli import audit, runs, tune as search, certify, reproduce, listing as lists  # noqa: F401
+from sparsefed.cli import audit, runs, analyses, listing  # noqa: F401
 # isort: on
 
 __all__ = ["app", "main"]

@@ -39,7 +39,7 @@ class ProgressView:
         )
         self._all = self._bars.add_task("", total=1, visible=False, count="", what="", left=None)
         self._lines: list[TaskID] = []
-        self._began, self._first = 0.0, 0.0
+        self._starts: dict[str, tuple[float, float]] = {}  # by title, "" for the whole: when first shown, and how far
         self._shown: Progress | None = None
 
     def __enter__(self) -> ProgressView:
@@ -53,29 +53,29 @@ class ProgressView:
 
     def show(self, progress: Progress) -> None:
         """Show the current progress."""
-        if self._shown is None or progress.total != self._shown.total:
-            # Work done before this call does not count in its speed.
-            self._began, self._first = time.monotonic(), progress.done
+        if self._shown is None or progress.total != self._shown.total or progress.done < self._shown.done:
+            self._starts.pop("", None)
             self._bars.reset(self._all)
-        left = self._left(progress)
+        left = self._left("", progress) if progress.left is None else progress.left
         self._update(self._all, AtWork(progress.title, progress.done, progress.total, progress.fields), left)
         while len(self._lines) < len(progress.running):
             self._lines.append(self._bars.add_task("", total=1, visible=False, count="", what="", left=None))
         for line in self._lines[len(progress.running) :]:
             self._bars.update(line, visible=False)
         for line, part in zip(self._lines, progress.running, strict=False):
-            self._update(line, part, None)
+            self._update(line, part, self._left(part.title, part))
         said = progress.numbered_line
         if said and not self._console.is_terminal and said != (self._shown and self._shown.numbered_line):
             known = "" if left is None else f"; {duration(left)} left"
             self._console.print(f"{said}{known}", highlight=False, soft_wrap=True, markup=False)
         self._shown = progress
 
-    def _left(self, progress: Progress) -> float | None:
-        if progress.left is not None or progress.done <= self._first:
-            return progress.left
-        spent = time.monotonic() - self._began
-        return spent / (progress.done - self._first) * max(progress.total - progress.done, 0)
+    def _left(self, title: str, work: Progress | AtWork) -> float | None:
+        """Estimate the seconds left; work done before it was first shown does not count in its speed."""
+        began, first = self._starts.setdefault(title, (time.monotonic(), work.done))
+        if work.done <= first:
+            return None
+        return (time.monotonic() - began) / (work.done - first) * max(work.total - work.done, 0)
 
     def _update(self, line: TaskID, part: AtWork, left: float | None) -> None:
         width = max(12, self._console.width - 62)
@@ -91,8 +91,7 @@ class ProgressView:
 
 
 class _Left(ProgressColumn):
-    """The column with the remaining time, as estimated by the reporting task."""
+    """The column with the remaining time; a dash as long as it is unknown."""
 
     def render(self, task: Task) -> Text:
-        left = task.fields.get("left")
-        return Text("" if left is None else f"{duration(left)} left", style="cyan")
+        return Text(f"{duration(task.fields['left'])} left", style="cyan")

@@ -1,0 +1,247 @@
+"""The commands that search, bound and compare: `tune`, `choose-k`, `certify`, `reproduce`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+from rich.markup import escape
+
+from sparsefed.cli.app import (
+    AsJson,
+    ConfigFile,
+    Overrides,
+    app,
+    argument,
+    console,
+    errors,
+    option,
+    progress_shown,
+    say,
+    show_and_save,
+    wrote,
+)
+from sparsefed.cli.runs import train_unfinished
+
+Objective = StrEnum("Objective", ["both", "attack", "damage"])
+ScaleOption = StrEnum("ScaleOption", ["smoke", "laptop", "schedule", "paper"])
+
+
+@app.command()
+def tune(
+    config: ConfigFile,
+    trials: Annotated[int, option("Trials in all, those of earlier calls included.", "N")],
+    objective: Annotated[
+        Objective | None,
+        option(
+            "Attack accuracy up and test accuracy kept (both), the first alone (attack), or test accuracy down "
+            "(damage). By default both, or damage where the attackers want no particular labels."
+        ),
+    ] = None,
+    space: Annotated[
+        list[str] | None,
+        option(
+            "Where to search a parameter, e.g. --space attack.step=0.01:1; KEY=A,B for choices, KEY=A to fix it.",
+            "KEY=LOW:HIGH",
+        ),
+    ] = None,
+    stealth: Annotated[
+        float | None,
+        option(
+            "Test accuracy that the strongest attack may cost, as a share; by default 0.02, or what it costs with "
+            "the parameters as given.",
+            "X",
+        ),
+    ] = None,
+    seed: Annotated[int | None, option("Of the search; by default the config's.", "S")] = None,
+    storage: Annotated[
+        str | None,
+        option(
+            "A database that several machines share, e.g. postgresql://user@host/name; by default study.db in the "
+            "folder.",
+            "URL",
+        ),
+    ] = None,
+    out: Annotated[Path | None, option("The search's folder; by default runs/NAME-tune.")] = None,
+    set_: Overrides = None,
+) -> None:
+    """Search for the strongest attack on CONFIG's defense: every trial is a run with other attack parameters.
+
+    The first trial takes the parameters as they are in CONFIG, Optuna chooses the others, and hopeless trials are cut
+    short. The attackers' goal, number and knowledge stay as in CONFIG.
+
+    Ends with the trials that no other beats, strongest.toml, which `sparsefed run` takes, and a page with a chart of
+    all trials. Interrupted or killed, the same command goes on; a larger --trials adds to what is there, and a smaller
+    one shows it.
+    """
+    from sparsefed import config as configs
+    from sparsefed.commands import tune as tuning
+
+    chosen = configs.read(config, set_ or [])
+    folder = out or Path("runs") / f"{chosen.name}-tune"
+    with progress_shown("Interrupted; every finished trial is kept. Go on with the same command.") as show:
+        result = tuning.tune(
+            chosen,
+            trials=trials,
+            folder=folder,
+            objective=objective,
+            space=space or [],
+            stealth=stealth,
+            seed=seed,
+            storage=storage,
+            on_progress=show,
+        )
+    show_and_save(result, folder)
+
+
+@app.command("choose-k")
+def choose_k(
+    config: ConfigFile,
+    omega: Annotated[float | None, option("The share of the l1 mass that top-k may lose; by default 0.5.", "X")] = None,
+    samples: Annotated[int, option("Cohorts to sample at each model.", "N")] = 10,
+    rounds_in: Annotated[
+        str | None,
+        option(
+            "Sample the model after so many rounds without top-k; by default 0 and a tenth of the rounds, 50 at most.",
+            "R,R",
+        ),
+    ] = None,
+    absolute: Annotated[
+        bool, option("--omega is a mass, as the paper's algorithm prints it, not a share.", name="--absolute")
+    ] = False,
+    paper: Annotated[
+        bool, option("Also the paper's algorithm as printed: new samples in every turn.", name="--paper")
+    ] = False,
+    probe: Annotated[
+        str | None, option("Also short runs with N k's from d/1000 to d, or with these k's.", "N|K,K,...")
+    ] = None,
+    probe_rounds: Annotated[int | None, option("Rounds of a probe run; by default the config's.", "N")] = None,
+    trials: Annotated[
+        int | None, option("Tune the attack anew at each probed k, as `sparsefed tune` does.", "TRIALS", "--tune")
+    ] = None,
+    out: Annotated[Path | None, option("Where all of it goes; by default runs/NAME-choose-k.")] = None,
+    set_: Overrides = None,
+) -> None:
+    """Choose k for CONFIG's model and data: the smallest with which top-k loses at most OMEGA of the l1 mass.
+
+    The updates of N cohorts are averaged as the server would, at the first model and after some rounds of training; one
+    sort of each says what every k would lose. With --probe, accuracy against k too, with CONFIG's attack (for instance
+    the strongest.toml of `sparsefed tune`) and without, and the knee.
+
+    Ends with tables, a page with charts and a JSON. Interrupted or killed, the same command goes on.
+    """
+    from sparsefed.commands import choose_k as choosing
+
+    chosen = choosing.load(config, set_ or [])
+    folder = out or Path("runs") / f"{chosen.name}-choose-k"
+    with progress_shown() as show:
+        result = choosing.choose_k(
+            chosen,
+            omega=omega,
+            samples=samples,
+            rounds_in=rounds_in,
+            absolute=absolute,
+            paper=paper,
+            probe=probe,
+            probe_rounds=probe_rounds,
+            tune_trials=trials,
+            folder=folder,
+            on_progress=show,
+        )
+    show_and_save(result, folder)
+
+
+@app.command()
+def certify(
+    source: Annotated[Path, argument("SOURCE", "A config in TOML, or a run folder.")],
+    share: Annotated[float | None, option("Attackers' share of each round's updates.")] = None,
+    attackers: Annotated[int | None, option("Attackers in each round.")] = None,
+    c: Annotated[float | None, option("How fast a coordinate of a device's gradient can change.")] = None,
+    estimate_c: Annotated[bool, option("Search c; then nothing is a certificate.", name="--estimate-c")] = False,
+    omega: Annotated[str, option("What top-k leaves of l1 mass: worst, measured (runs) or X.")] = "worst",
+    train: Annotated[bool, option("Train a config without attackers, for its accuracy.", name="--train")] = False,
+    convergence: Annotated[
+        bool, option("Instead, train and compare with the convergence theorem.", name="--convergence")
+    ] = False,
+    as_json: AsJson = False,
+    out: Annotated[Path | None, option("Also as a page with charts.", "PAGE.html")] = None,
+    set_: Overrides = None,
+) -> None:
+    """Bound how far attackers can move the model: the certified radius, with all its assumptions.
+
+    Without --share or --attackers, for as many attackers as SOURCE has. c is exact for one softmax layer, whose
+    certified accuracy is shown too if there is a trained model (a run, or --train); for other models give c, or it is
+    only estimated and the result is not a certificate.
+    """
+    from sparsefed.commands import certify as certifying
+    from sparsefed.reports.pictures import write
+    from sparsefed.reports.progress_view import ProgressView
+    from sparsefed.reports.result import Report
+    from sparsefed.reports.to_terminal import show
+
+    shown = errors if as_json and not convergence else console
+    result: Report
+    if convergence:
+        with ProgressView(console) as view:
+            result = certifying.measure_convergence(source, overrides=set_ or [], on_progress=view.show)
+    else:
+        result = certifying.certify(
+            source,
+            share=share,
+            attackers=attackers,
+            c=c,
+            estimate_c=estimate_c,
+            omega=omega,
+            overrides=set_ or [],
+            train=train,
+            folder=Path("runs"),
+            runner=partial(train_unfinished, shown=shown),
+        )
+    if shown is errors:
+        print(result.to_json(), end="")
+    else:
+        show(result.document(), console)
+    if out is not None:
+        wrote(write(out, result.to_html().encode()), shown)
+
+
+@app.command()
+def reproduce(
+    name: Annotated[list[str] | None, argument("NAME", "Tables and figures: see --list.")] = None,
+    scale: Annotated[
+        ScaleOption,
+        option("Seconds, at most an hour each, the paper's rounds with a narrower model, or all as printed."),
+    ] = ScaleOption.laptop,
+    out: Annotated[Path, option("Where results, pages and the cells' runs go.")] = Path("results"),
+    jobs: Annotated[int | None, option("Cells at a time; by default one a core.", "N")] = None,
+    all_: Annotated[bool, option("Every table and figure.", name="--all")] = False,
+    list_only: Annotated[bool, option("What there is, and nothing else.", name="--list")] = False,
+) -> None:
+    """Run tables and figures of the paper, set our numbers beside the paper's, and judge its claims.
+
+    Each is a grid of cells, that is, of runs. Cells run in parallel and are kept in OUT/cells: interrupted or killed,
+    the same command goes on, and what is finished is never run again; a changed config is another cell. Results are in
+    OUT/NAME.SCALE.jsonl, with a page and pictures beside them. A cell that fails does not stop the others; then the
+    exit code is 2, and the same command tries it again.
+    """
+    from sparsefed.commands.reproduce import load as reading
+    from sparsefed.commands.reproduce.comparison import rules
+    from sparsefed.commands.reproduce.document import listing
+    from sparsefed.commands.reproduce.run import reproduce as reproduced
+    from sparsefed.reports.to_terminal import rich_table
+
+    if list_only or not (name or all_):
+        console.print(rich_table(listing()))
+        return
+    chosen = reading.names() if all_ else name or []
+    with progress_shown() as show:
+        results = reproduced(chosen, scale=scale.value, folder=out, jobs=jobs, on_progress=show)
+    for result in results:
+        show_and_save(result, out)
+    for rule in dict.fromkeys(rule for result in results for rule in rules(result)):
+        say(f"[dim]{escape(rule)}[/dim]")
+    for result in results:
+        if result.problem is not None:
+            raise result.problem
