@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from rich.markup import escape
 
@@ -24,6 +24,9 @@ from sparsefed.cli.app import (
     wrote,
 )
 from sparsefed.cli.runs import train_unfinished
+
+if TYPE_CHECKING:
+    from sparsefed.reports.result import Report
 
 Objective = StrEnum("Objective", ["both", "attack", "damage"])
 ScaleOption = StrEnum("ScaleOption", ["smoke", "laptop", "schedule", "paper"])
@@ -176,35 +179,39 @@ def certify(
     only estimated and the result is not a certificate.
     """
     from sparsefed.commands import certify as certifying
-    from sparsefed.reports.pictures import write
     from sparsefed.reports.progress_view import ProgressView
-    from sparsefed.reports.result import Report
-    from sparsefed.reports.to_terminal import show
 
-    shown = errors if as_json and not convergence else console
-    result: Report
     if convergence:
         with ProgressView(console) as view:
-            result = certifying.measure_convergence(source, overrides=set_ or [], on_progress=view.show)
-    else:
-        result = certifying.certify(
-            source,
-            share=share,
-            attackers=attackers,
-            c=c,
-            estimate_c=estimate_c,
-            omega=omega,
-            overrides=set_ or [],
-            train=train,
-            folder=Path("runs"),
-            runner=partial(train_unfinished, shown=shown),
-        )
-    if shown is errors:
+            measured = certifying.measure_convergence(source, overrides=set_ or [], on_progress=view.show)
+        _present(measured, out)
+        return
+    result = certifying.certify(
+        source,
+        share=share,
+        attackers=attackers,
+        c=c,
+        estimate_c=estimate_c,
+        omega=omega,
+        overrides=set_ or [],
+        train=train,
+        folder=Path("runs"),
+        runner=partial(train_unfinished, shown=errors if as_json else console),
+    )
+    _present(result, out, as_json)
+
+
+def _present(result: Report, page: Path | None, as_json: bool = False) -> None:
+    """Print a result, for people or for programs, and write its page if one is wanted."""
+    from sparsefed.reports.pictures import write
+    from sparsefed.reports.to_terminal import show
+
+    if as_json:
         print(result.to_json(), end="")
     else:
         show(result.document(), console)
-    if out is not None:
-        wrote(write(out, result.to_html().encode()), shown)
+    if page is not None:
+        wrote(write(page, result.to_html().encode()), errors if as_json else console)
 
 
 @app.command()

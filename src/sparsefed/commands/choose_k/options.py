@@ -38,11 +38,7 @@ class ChooseKOptions:
 
 
 def load(subject: Subject, overrides: Sequence[str] = ()) -> Config:
-    """Load a config whose defense has a k, which the config may leave open.
-
-    Raises:
-        ConfigError: The defense has no k, or anything but the k is wrong with the config.
-    """
+    """Load a config whose defense has a k, which the config may leave open; raise any other error."""
     if isinstance(subject, str | Path | Mapping):
         config = configs.load_without_k(subject if isinstance(subject, Mapping) else Path(subject), overrides)
     else:
@@ -120,15 +116,14 @@ def probe_ks(text: str, d: int) -> tuple[int, ...]:
 def with_k(config: Config, k: int, rounds: int | None = None) -> Config:
     """Return the config with this k and that many rounds: its schedule compressed, and evaluated often enough."""
     table = configs.dump(config)
-    table["defense"] = {**table["defense"], "k": k}
+    table["defense"]["k"] = k
     if rounds is not None and rounds != config.rounds:
-        train, every = config.train, min(config.evaluate_every, max(1, rounds // EVALUATIONS))
-        table = {key: item for key, item in table.items() if key != "epochs"}
-        table |= {"rounds": rounds, "evaluate_every": every}
-        if train.peak_epoch is not None:
-            peak = peak_share(train.peak_epoch, config.rounds, config.data.devices, train.cohort)
-            left = {key: item for key, item in table["train"].items() if key != "peak_epoch"}
-            table["train"] = {**left, "peak_at": peak}
+        table.pop("epochs", None)
+        table |= {"rounds": rounds, "evaluate_every": min(config.evaluate_every, max(1, rounds // EVALUATIONS))}
+        peak_epoch = table["train"].pop("peak_epoch", None)
+        if peak_epoch is not None:
+            peak = peak_share(peak_epoch, config.rounds, config.data.devices, config.train.cohort)
+            table["train"]["peak_at"] = peak
     return configs.parse(table)
 
 

@@ -19,7 +19,7 @@ from sparsefed.commands.common import Subject
 from sparsefed.config import BuiltSimulation, Config
 from sparsefed.core.errors import ConfigError, RunError
 from sparsefed.core.progress import OnProgress, Progress
-from sparsefed.core.round import RoundSetup, ServerState, run_round
+from sparsefed.core.round import RoundReport, RoundSetup, ServerState, run_round
 from sparsefed.core.signatures import parameters
 from sparsefed.core.types import Block, Context, Defense, State, Step
 from sparsefed.defenses import CommonOptions
@@ -143,15 +143,12 @@ def _trained(experiment: BuiltSimulation, rounds: int, folder: Path, counter: _C
     """Return the state after that many rounds of the config's schedule, from the folder if it is there."""
     if rounds == 0:
         return experiment.begin()
-    part = replace(experiment, rounds=rounds, evaluate=lambda theta: {})  # noqa: ARG005
-    every, title = experiment.config.checkpoint_every, f"training to round {rounds}"
-    runs.run(
-        folder,
-        configs.dump(experiment.config),
-        lambda: part,
-        checkpoint_every=every,
-        on_round=lambda _: counter.tick(title),
-    )
+
+    def tick(_: RoundReport) -> None:
+        counter.tick(f"training to round {rounds}")
+
+    config, part = experiment.config, replace(experiment, rounds=rounds, evaluate=lambda theta: {})  # noqa: ARG005
+    runs.run(folder, configs.dump(config), lambda: part, checkpoint_every=config.checkpoint_every, on_round=tick)
     state = runs.load_state(folder)
     if state is None or state.round != rounds:
         raise RunError(f"{folder} does not hold a model of {rounds} rounds; delete it, and it is trained again")
