@@ -145,20 +145,28 @@ class _Search:
 
     def run(self, wanted: int) -> TuneResult:
         """Run trial after trial until there are as many as wanted."""
-        study, ended = self.study, None
+        ended: Trial | None = None
         while True:
-            settled, first = studies.in_state(study, *SETTLED), self._first()
-            done, trials = len(settled), tuple(map(studies.read, settled))
-            failed = len(studies.in_state(study, "FAIL"))
-            result = first and TuneResult(self.config, self.space, self.objective, self.stealth, trials, first, failed)
-            reached = progress(done, wanted, result and result.strongest)
-            self.show(progress(done, wanted, result and result.strongest, ended))
+            done, result = len(studies.in_state(self.study, *SETTLED)), self._result()
+            best = result.strongest if result else None
+            self.show(progress(done, wanted, best, ended))
             if done >= wanted and result is not None:
                 return result
             # If only the first trial is missing, run it here: the machine that began it may be dead.
-            if first is None and (done >= wanted or not self._is_coming()):
-                study.enqueue_trial(self.own, user_attrs={"as given": self.own, "place": self.place})
-            ended = self._next(reached)
+            if best is None and (done >= wanted or not self._is_coming()):
+                self.study.enqueue_trial(self.own, user_attrs={"as given": self.own, "place": self.place})
+            ended = self._next(progress(done, wanted, best))
+
+    def _result(self) -> TuneResult | None:
+        """Return the search as far as it has run; None until the config's own parameters have been tried."""
+        finished = studies.in_state(self.study, "COMPLETE")
+        same = (trial for trial in finished if self.own in (trial.user_attrs.get("as given"), trial.params))
+        first = next(map(studies.read, same), None)
+        if first is None:
+            return None
+        trials = tuple(map(studies.read, studies.in_state(self.study, *SETTLED)))
+        failed = len(studies.in_state(self.study, "FAIL"))
+        return TuneResult(self.config, self.space, self.objective, self.stealth, trials, first, failed)
 
     def _next(self, reached: Progress) -> Trial:
         """Run one more trial and return it."""
@@ -222,12 +230,6 @@ class _Search:
             return False
         best = [finished[i] for i in rules.nondominated([tuple(other.values) for other in finished])]
         return any(rules.outdone(now, tuple(other.user_attrs[f"at round {round}"])) for other in best)
-
-    def _first(self) -> Trial | None:
-        """Return the trial of the config's own parameters, once it is finished."""
-        finished = studies.in_state(self.study, "COMPLETE")
-        same = (trial for trial in finished if self.own in (trial.user_attrs.get("as given"), trial.params))
-        return next(map(studies.read, same), None)
 
     def _is_coming(self) -> bool:
         """Return whether the config's own parameters are about to be tried, or are being tried elsewhere."""

@@ -126,10 +126,11 @@ def _storage(folder: Path, url: str | None, failures: tuple[type[Exception], ...
     own = sqlalchemy.URL.create("sqlite", database=str(folder.resolve() / DATABASE)).render_as_string()
     used = url or own.replace("{", "{{").replace("}", "}}")  # Optuna treats the URL as a template
     waiting = {"connect_args": {"timeout": 60}} if used.startswith("sqlite") else {"pool_pre_ping": True}
-    strange = (ImportError, RuntimeError, ValueError, KeyError)  # no driver; another version's tables; no URL
+    # No driver; another version's tables; no URL:
+    refusals: tuple[type[Exception], ...] = (*failures, ImportError, RuntimeError, ValueError, KeyError)
     try:
         return library().storages.RDBStorage(used, waiting, heartbeat_interval=HEARTBEAT, grace_period=GRACE)
-    except (*failures, *strange) as error:
+    except refusals as error:
         if url is None:
             raise RunError(
                 f"{folder / DATABASE} cannot be opened ({_reason(error)}); mend that, or delete the file: the search "
