@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 from rich.markup import escape
 
-from sparsefed.cli.app import AsJson, app, argument, console, data_app, option, say, wrote
+from sparsefed.cli.app import AsJson, argument, console, data_app, option, say, wrote
 from sparsefed.core.errors import DataError
 
 if TYPE_CHECKING:
     from sparsefed.data import Status
 
 
-@app.command("list")
 def list_(
     what: Annotated[str, argument("what", "A kind (defenses, attacks, models, ...) or a name (krum, cnn, ...).")] = "",
     as_json: AsJson = False,

@@ -16,7 +16,6 @@ from sparsefed.cli.app import (
     INTERRUPTED,
     ConfigFile,
     Overrides,
-    app,
     argument,
     console,
     ended_politely,
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 Format = StrEnum("Format", ["html", "png", "svg", "pdf"])
 
 
-@app.command()
 def run(
     config: ConfigFile,
     set_: Overrides = None,
@@ -67,7 +65,6 @@ def run(
         _write_report(list(wanted), folder / "report.html", Format.html)
 
 
-@app.command()
 def resume(run: Annotated[Path, argument("RUN", "A run folder.")]) -> None:
     """Go on with a run that was interrupted or killed: the result is the same, bit for bit."""
     from sparsefed import config as configs
@@ -78,7 +75,6 @@ def resume(run: Annotated[Path, argument("RUN", "A run folder.")]) -> None:
     _show_results([run])
 
 
-@app.command()
 def report(
     run: Annotated[list[Path], argument("RUN", "Run folders, or folders of run folders.")],
     out: Annotated[Path | None, option("Where to write; by default beside the runs.")] = None,
