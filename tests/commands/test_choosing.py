@@ -24,7 +24,7 @@ from sparsefed import reports as report
 from sparsefed import runs
 from sparsefed.commands import choose_k as choosing
 from sparsefed.commands.choose_k import ChooseKResult, Probe
-from sparsefed.commands.choose_k.k_charts import curve_chart, probe_chart
+from sparsefed.commands.choose_k.document import curve_chart, probe_chart
 from sparsefed.commands.choose_k.sampling import grid, without_topk
 from sparsefed.config import Config
 from sparsefed.core import toml
@@ -58,8 +58,7 @@ def small(**more: Any) -> Config:
 
 
 def measured(folder: Path, config: Config | None = None, **asked: Any) -> ChooseKResult:
-    chosen = config or small()
-    return choosing.measure(chosen, choosing.checked(chosen, **asked), folder)
+    return choosing.choose_k(config or small(), folder=folder, **asked)
 
 
 pytestmark = pytest.mark.usefixtures("as_many_threads_as_the_commands")
@@ -150,7 +149,8 @@ def test_the_choice_keeps_its_promise_at_every_model(plain: tuple[ChooseKResult,
             max(k for k in stage.grid if k < stage.chosen.k),
             min(k for k in stage.grid if k > stage.chosen.k),
         )
-        assert stage.mean[stage.grid.index(below)] > 0.5 >= stage.mean[stage.grid.index(above)]
+        mean = {point.k: point.mean for point in stage.curve}
+        assert mean[below] > 0.5 >= mean[above]
         assert stage.chosen.lost <= 0.5 and stage.chosen.selections == 4
         assert stage.chosen.k <= stage.stepped.k < stage.chosen.k + 65 and stage.stepped.k % 65 == 0
         assert stage.printed is not None and stage.printed.selections == 4 * stage.printed.k / 65
@@ -163,8 +163,6 @@ def test_the_choice_keeps_its_promise_at_every_model(plain: tuple[ChooseKResult,
 def test_interrupted_while_training_it_goes_on_and_comes_to_the_same(
     plain: tuple[ChooseKResult, Path], tmp_path: Path
 ) -> None:
-    asked = choosing.checked(small(), samples=4, paper=True)
-
     trained: list[Progress] = []
 
     def interrupt(progress: Progress) -> None:
@@ -173,13 +171,13 @@ def test_interrupted_while_training_it_goes_on_and_comes_to_the_same(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        choosing.measure(small(), asked, tmp_path, interrupt)
+        measured(tmp_path, samples=4, paper=True, on_progress=interrupt)
     seen: list[Progress] = []
-    outcome = choosing.measure(small(), asked, tmp_path, seen.append)
+    outcome = measured(tmp_path, samples=4, paper=True, on_progress=seen.append)
     assert [each.title for each in seen].count("training to round 4") == 2  # of 4
     assert outcome.to_json() == plain[0].to_json()
     seen.clear()
-    choosing.measure(small(), asked, tmp_path, seen.append)
+    measured(tmp_path, samples=4, paper=True, on_progress=seen.append)
     assert not any("training" in each.title for each in seen)
     assert all(each.done <= each.total for each in seen)
 
@@ -263,16 +261,16 @@ def own(k: int = 3) -> Defense:
 )
 def test_what_cannot_be_asked_is_refused_in_a_sentence(asked: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(sentence)):
-        choosing.checked(small(), **asked)
+        choosing.choose_k(small(), **asked)
 
 
 def test_what_only_the_model_tells_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="k is 651, but the model has only d = 650"):
         measured(tmp_path, probe="5,651")
-    with pytest.raises(ConfigError, match="nobody attacks in this config"):
-        choosing.checked(small(attack=False), probe="3", tune_trials=3)
+    with pytest.raises(ConfigError, match="--tune is for an attack, but this config has none"):
+        measured(tmp_path, small(attack=False), probe="3", tune_trials=3)
     with pytest.raises(ConfigError, match=r"threat.start is 9"):
-        choosing.checked(small(threat={"share": 0.1, "start": 9}), probe="3", probe_rounds=5)
+        measured(tmp_path, small(threat={"share": 0.1, "start": 9}), probe="3", probe_rounds=5)
     assert not list(tmp_path.iterdir())
 
 
@@ -510,3 +508,4 @@ def test_the_view_says_what_is_done() -> None:
     with ProgressView(Console(file=terminal, width=100, force_terminal=True)) as view:
         view.show(Progress("sampling after 0 rounds", 3, 9))
     assert "3/9" in terminal.getvalue() and "sampling after 0 rounds" in terminal.getvalue()
+    assert "left" in terminal.getvalue()

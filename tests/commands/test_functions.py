@@ -77,8 +77,9 @@ def test_choose_k_finds_a_k_that_the_config_leaves_open() -> None:
     assert result.own_k is None and 1 <= result.k <= result.d == 650
     assert {row["k"] for row in result.records()} == set(result.stages[0].grid)
     assert [row["k"] for row in result.probe_records()] == [5, 100]
-    assert {progress.title for progress in seen} == {
-        *("sampling after 0 rounds", "k-5", "k-5-attacked", "k-100", "k-100-attacked")
+    assert {progress.title for progress in seen} == {"sampling after 0 rounds", "rounds"}
+    assert {run.title for progress in seen for run in progress.running} == {
+        *("k-5", "k-5-attacked", "k-100", "k-100-attacked")
     }
     assert all(0 < progress.done <= progress.total for progress in seen)
 

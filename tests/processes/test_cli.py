@@ -288,7 +288,8 @@ def test_report_where_nothing_may_be_written_is_one_sentence(sparsefed: Nursery,
 
 # --- the installed command -------------------------------------------------------------------------------------------
 
-LIVE = re.compile(r"mine +[━╸╺]+ +\d+/40 +(test +\d+\.\d% attack +\d+\.\d% +)?\d:\d\d:\d\d")
+MEASURED = r"test +\d+\.\d% attack +\d+\.\d%"
+LIVE = re.compile(rf"mine +[━╸╺]+ +(?!40)\d+/40 +({MEASURED} +)?\d:\d\d:\d\d +\d.* left$")
 
 
 @pytest.mark.slow
@@ -301,7 +302,7 @@ def test_on_a_terminal_each_run_is_one_live_line(config: Path) -> None:
     assert {line.split()[0] for line in live} == {"mine", "mine-unattacked", "mine-plain"}
     assert all(len(line) <= 80 for line in lines if "━" in line or "│" in line)  # sentences are the terminal's to wrap
     assert any(LIVE.match(line) for line in live)
-    assert any(re.match(r"mine +━+ +40/40 +test +\d+\.\d% attack +\d+\.\d% +0:00:\d\d$", line) for line in live)
+    assert any(re.match(rf"mine +━+ +40/40 +{MEASURED} +0:00:\d\d +0\.0 s left$", line) for line in live)
     assert len(live) > 6  # it moved
     heads = " ".join(lines[lines.index("What each run came to") :][2:6])
     assert all(word in heads for word in ("Test", "Attack", "mean", "max", "norm", "epoch"))

@@ -1,8 +1,7 @@
 """The command line: parse -> config -> build -> loop. Holds no logic; errors a user can fix are one sentence.
 
 Exit codes: 0 done; 2 a command, config, run folder or data set that must be fixed first; 130 interrupted (Ctrl-C or
-SIGTERM) after saving. Every module besides `app` and `training` registers its commands when it is imported; the order
-of the imports is the order in `--help`.
+SIGTERM) after saving.
 """
 
 from __future__ import annotations
@@ -14,16 +13,18 @@ from typing import NoReturn
 from rich.logging import RichHandler
 from rich.markup import escape
 
+from sparsefed.cli.analyses import audit, certify, choose_k, demo, reproduce, tune
 from sparsefed.cli.app import app, console, errors
+from sparsefed.cli.listing import list_
+from sparsefed.cli.runs import report, resume, run
 from sparsefed.core.errors import SparseFedError
 from sparsefed.core.malloc import keep_freed_memory
 
-# The order in which commands are listed:
-# isort: off
-from sparsefed.cli import audit, runs, tune as search, certify, reproduce, listing as lists  # noqa: F401
-# isort: on
-
 __all__ = ["app", "main"]
+
+for command in (demo, audit, run, resume, report, tune, choose_k, certify, reproduce):  # in the order of `--help`
+    app.command()(command)
+app.command("list")(list_)
 
 
 def main() -> None:

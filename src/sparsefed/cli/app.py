@@ -6,13 +6,14 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
 if TYPE_CHECKING:
+    from sparsefed.core.progress import OnProgress
     from sparsefed.reports.result import Report
 
 app = typer.Typer(
@@ -35,12 +36,22 @@ INTERRUPTED = 130  # the shells' exit code for "ended by Ctrl-C"
 console = Console()
 errors = Console(stderr=True)
 
-ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="A config file in TOML.", show_default=False)]
-RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.", show_default=False)]
+
+def argument(metavar: str, help: str) -> Any:
+    """Return the description of an argument, for `Annotated`."""
+    return typer.Argument(metavar=metavar, help=help, show_default=False)
+
+
+def option(help: str, metavar: str | None = None, name: str | None = None) -> Any:
+    """Return the description of an option, for `Annotated`; its name may differ from the parameter's."""
+    return typer.Option(*([name] if name else []), metavar=metavar, help=help)
+
+
+ConfigFile = Annotated[Path, argument("CONFIG", "A config file in TOML.")]
 Overrides = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change a value of the config, e.g. --set defense.k=500."),
+    list[str] | None, option("Change a value of the config, e.g. --set defense.k=500.", "KEY=VALUE", "--set")
 ]
+AsJson = Annotated[bool, option("For programs.", name="--json")]
 
 
 def say(line: str) -> None:
@@ -79,11 +90,13 @@ def ended_politely() -> Iterator[None]:
 
 
 @contextmanager
-def saved_if_interrupted(sentence: str) -> Iterator[None]:
-    """Run work that loses nothing when interrupted; then print a sentence on how to continue."""
+def progress_shown(sentence: str = "Interrupted, saved. Go on with the same command.") -> Iterator[OnProgress]:
+    """Show the progress of work that loses nothing when interrupted; then print a sentence on how to continue."""
+    from sparsefed.reports.progress_view import ProgressView
+
     try:
-        with ended_politely():
-            yield
+        with ended_politely(), ProgressView(console) as view:
+            yield view.show
     except KeyboardInterrupt:
         say(sentence)
         raise typer.Exit(INTERRUPTED) from None

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict
-from types import MappingProxyType
 from typing import Any
 
 from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 from rich.markup import escape
 from rich.table import Table
 from torch import nn
@@ -31,7 +29,6 @@ from sparsefed.models import MODELS, model_info
 from sparsefed.models.outline import outline
 
 Entry = dict[str, Any]
-NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 # Where in a config each kind is named.
 KEYS = {
@@ -50,23 +47,18 @@ KEYS = {
     "bases": "base",
 }
 ALSO = {"presets": ("bases",)}  # other kinds that a user may mean by this word
-
-
 COLUMNS = ("name", "type", "default", "summary", "needs", "size", "engine", "parameters")
-RULES = (
-    "needs: what a rule must see beyond norms and sums. rows: the updates themselves, a block at a time; all rows: "
-    "every update of a round at once, so that memory grows with the cohort; history: who sent what in earlier rounds; "
-    "root: clean examples of the server's own (data.root); layers: which coordinates make up a layer; model: the "
-    "current model."
-)
-KNOWLEDGE = (
-    "needs: what attackers must be granted in threat.knowledge, beyond what everybody knows (the model, the learning "
-    "rate, the norm that the server enforces). own data: what the compromised devices of the round hold; honest "
-    "updates: what the others of the round send; defense: the server's rule, to try out what it would make of any "
-    "updates; server state: its momentum and memory. The parameters of an attack's goal and of its method stand side "
-    "by side in [attack]."
-)
-CAPTIONS = {"defenses": RULES, "attacks": KNOWLEDGE}
+CAPTIONS = {
+    "defenses": "needs: what a rule must see beyond norms and sums. rows: the updates themselves, a block at a time; "
+    "all rows: every update of a round at once, so that memory grows with the cohort; history: who sent what in "
+    "earlier rounds; root: clean examples of the server's own (data.root); layers: which coordinates make up a layer; "
+    "model: the current model.",
+    "attacks": "needs: what attackers must be granted in threat.knowledge, beyond what everybody knows (the model, "
+    "the learning rate, the norm that the server enforces). own data: what the compromised devices of the round hold; "
+    "honest updates: what the others of the round send; defense: the server's rule, to try out what it would make of "
+    "any updates; server state: its momentum and memory. The parameters of an attack's goal and of its method stand "
+    "side by side in [attack].",
+}
 NARROW = len("honest updates")  # the longest need: the text beside it needs the space more
 
 
@@ -74,7 +66,7 @@ def catalogue() -> dict[str, list[Entry]]:
     """Return kind -> entries with name, summary and parameters; last, every key of a config with its default."""
     return {
         "defenses": [
-            {**_entry(name, info.builder, beside=info.usual), "paper": info.paper, "needs": list(info.needs)}
+            {**_entry(name, info.builder, usual=info.usual), "paper": info.paper, "needs": list(info.needs)}
             for name, info in ((name, rule_info(rule)) for name, rule in DEFENSES.items())
         ],
         "beside every defense": [
@@ -91,7 +83,10 @@ def catalogue() -> dict[str, list[Entry]]:
         "sampling": _plain(SAMPLING),
         "schedules": [_entry(name, builder, skip=2) for name, builder in SCHEDULES.items()],
         "engines": _plain(ENGINES),
-        "presets": [{"name": name, "summary": _facts(asdict(preset))} for name, preset in PRESETS.items()],
+        "presets": [
+            {"name": name, "summary": ", ".join(f"{key} = {value}" for key, value in asdict(preset).items())}
+            for name, preset in PRESETS.items()
+        ],
         "bases": [{"name": name, "summary": bases.summary(name)} for name in bases.names()],
         "config keys": list(_keys(Config, parse({}))),
     }
@@ -103,11 +98,11 @@ def narrowed(entries: Mapping[str, list[Entry]], what: str) -> dict[str, list[En
         return dict(entries)
     if what in entries:
         return {kind: entries[kind] for kind in (what, *ALSO.get(what, ())) if kind in entries}
-    found = {kind: [entry for entry in listed if entry["name"] == what] for kind, listed in entries.items()}
-    if not any(found.values()):
+    matches = {kind: [entry for entry in listed if entry["name"] == what] for kind, listed in entries.items()}
+    if not any(matches.values()):
         names = {entry["name"] for kind, listed in entries.items() if kind != "config keys" for entry in listed}
         raise ConfigError(unknown("kind or name", what, [*entries, *sorted(names)]))
-    return {kind: listed for kind, listed in found.items() if listed}
+    return {kind: listed for kind, listed in matches.items() if listed}
 
 
 def catalogue_tables(entries: Mapping[str, list[Entry]]) -> Iterator[Table]:
@@ -128,7 +123,8 @@ def catalogue_tables(entries: Mapping[str, list[Entry]]) -> Iterator[Table]:
 def _keys(table: type[BaseModel], usual: BaseModel | None, above: str = "") -> Iterator[Entry]:
     """Yield every key of a table and of those in it, with its value in the default config."""
     for name, field in table.model_fields.items():
-        inner, value = _table(field), getattr(usual, name, None)
+        value, types = getattr(usual, name, None), getattr(field.annotation, "__args__", (field.annotation,))
+        inner = next((each for each in types if isinstance(each, type) and issubclass(each, BaseModel)), None)
         if inner is not None:
             yield from _keys(inner, value, f"{above}{name}.")
         else:
@@ -136,16 +132,11 @@ def _keys(table: type[BaseModel], usual: BaseModel | None, above: str = "") -> I
             yield {"name": above + name, "type": readable(field.annotation), "default": default}
 
 
-def _table(field: FieldInfo) -> type[BaseModel] | None:
-    options = getattr(field.annotation, "__args__", (field.annotation,))
-    return next((option for option in options if isinstance(option, type) and issubclass(option, BaseModel)), None)
-
-
-def _entry(name: str, builder: Callable[..., Any], skip: int = 0, beside: Mapping[str, Any] = NOTHING) -> Entry:
-    """Return an entry; `beside` holds the common options that have a default of their own here."""
-    found = [asdict(p) for p in parameters(builder, skip)]
-    found += [{**asdict(p), "default": beside[p.name]} for p in parameters(CommonOptions) if p.name in beside]
-    return {"name": name, "summary": _summary(builder), "parameters": found}
+def _entry(name: str, builder: Callable[..., Any], skip: int = 0, usual: Mapping[str, Any] | None = None) -> Entry:
+    """Return an entry; `usual` holds the common options that have a default of their own here."""
+    own = [asdict(p) for p in parameters(builder, skip)]
+    common = [{**asdict(p), "default": usual[p.name]} for p in parameters(CommonOptions) if usual and p.name in usual]
+    return {"name": name, "summary": _summary(builder), "parameters": own + common}
 
 
 def _model(name: str, builder: Callable[..., nn.Module]) -> Entry:
@@ -189,10 +180,6 @@ def _summary(item: Callable[..., Any]) -> str:
     return (item.__doc__ or "").strip().partition("\n")[0]
 
 
-def _facts(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key} = {value}" for key, value in values.items())
-
-
 def _cell(row: Entry, column: str) -> str:
     value = row.get(column)
     if column == "parameters":
@@ -220,7 +207,7 @@ def _otherwise(row: Entry) -> Iterator[str]:
         yield from unless["needs"] or ["nothing"]
 
 
-def _parameter(found: Mapping[str, Any]) -> str:
+def _parameter(p: Mapping[str, Any]) -> str:
     """Return `name = default` and what it means."""
-    default = " (required)" if found["required"] else "" if found["default"] is None else f" = {found['default']}"
-    return escape(found["name"] + default) + (f"\n  [dim]{escape(found['doc'])}[/dim]" if found["doc"] else "")
+    default = " (required)" if p["required"] else "" if p["default"] is None else f" = {p['default']}"
+    return escape(p["name"] + default) + (f"\n  [dim]{escape(p['doc'])}[/dim]" if p["doc"] else "")

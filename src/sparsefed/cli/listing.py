@@ -6,23 +6,18 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from rich.markup import escape
 
-from sparsefed.cli.app import app, console, data_app, say, wrote
+from sparsefed.cli.app import AsJson, argument, console, data_app, option, say, wrote
 from sparsefed.core.errors import DataError
 
 if TYPE_CHECKING:
     from sparsefed.data import Status
 
 
-@app.command("list")
 def list_(
-    what: Annotated[
-        str,
-        typer.Argument(help="A kind (defenses, attacks, models, ...) or a name (krum, cnn, ...)."),
-    ] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    what: Annotated[str, argument("what", "A kind (defenses, attacks, models, ...) or a name (krum, cnn, ...).")] = "",
+    as_json: AsJson = False,
 ) -> None:
     """List every name a config can use, with its parameters: what it is, whose it is, what it needs."""
     from sparsefed.cli.catalogue import catalogue, catalogue_tables, narrowed
@@ -35,8 +30,11 @@ def list_(
         console.print(table)
 
 
+DataSet = Annotated[str, argument("NAME", "The data set.")]
+
+
 @data_app.command("list")
-def data_list(as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False) -> None:
+def data_list(as_json: AsJson = False) -> None:
     """List the data sets, and whether they are on this machine."""
     from dataclasses import asdict
 
@@ -54,30 +52,29 @@ def data_list(as_json: Annotated[bool, typer.Option("--json", help="For programs
 
 @data_app.command()
 def show(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The data set.", show_default=False)],
-    partition: Annotated[str, typer.Option(help="How it is dealt to devices.")] = "one_class",
-    devices: Annotated[int | None, typer.Option(help="How many devices; by default as in a config.")] = None,
-    per_device: Annotated[int | None, typer.Option(help="How many examples each owns.")] = None,
+    name: DataSet,
+    partition: Annotated[str, option("How it is dealt to devices.")] = "one_class",
+    devices: Annotated[int | None, option("How many devices; by default as in a config.")] = None,
+    per_device: Annotated[int | None, option("How many examples each owns.")] = None,
     param: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="A parameter of the partition, e.g. --param alpha=0.1."),
+        list[str] | None, option("A parameter of the partition, e.g. --param alpha=0.1.", "KEY=VALUE")
     ] = None,
-    seed: Annotated[int, typer.Option(help="The seed of the deal.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="A picture: FILE.html, .png, .svg or .pdf.")] = None,
+    seed: Annotated[int, option("The seed of the deal.")] = 0,
+    out: Annotated[Path | None, option("A picture: FILE.html, .png, .svg or .pdf.")] = None,
 ) -> None:
     """Show who would own what: the numbers of a partition, and a picture of devices against classes and of sizes."""
     from sparsefed.reports import partitions
     from sparsefed.reports.to_terminal import rich_table
 
-    asked = {"name": name, "partition": partition, "devices": devices, "per_device": per_device}
-    dealt = partitions.deal({"data": asked, "seed": seed}, [f"data.{each}" for each in param or []])
+    table = {"name": name, "partition": partition, "devices": devices, "per_device": per_device}
+    dealt = partitions.deal({"data": table, "seed": seed}, [f"data.{each}" for each in param or []])
     console.print(rich_table(partitions.facts_table(dealt, dealt.title)))
     if out is not None:
         wrote(partitions.save(dealt, out))
 
 
 @data_app.command()
-def fetch(name: Annotated[str, typer.Argument(metavar="NAME", help="The data set.", show_default=False)]) -> None:
+def fetch(name: DataSet) -> None:
     """Fetch a data set into the user's cache, verified; do nothing if it is there already."""
     from sparsefed import data
 
@@ -85,9 +82,7 @@ def fetch(name: Annotated[str, typer.Argument(metavar="NAME", help="The data set
 
 
 @data_app.command()
-def check(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="The data set; by default all here.")] = None,
-) -> None:
+def check(name: Annotated[str | None, argument("NAME", "The data set; by default all here.")] = None) -> None:
     """Compare every byte of the data sets on this machine with their checksums."""
     from sparsefed import data
 
@@ -97,10 +92,8 @@ def check(
 
 def _how_to_get(status: Status) -> str:
     """Return a sentence with the command that fetches a data set, or that explains how to get it."""
-    fetch = f"sparsefed data fetch {status.name}"
-    return (
-        f"`{fetch}` gets it" if fetch in status.problem else f"`sparsefed data check {status.name}` says how to get it"
-    )
+    fetch, check = f"sparsefed data fetch {status.name}", f"sparsefed data check {status.name}"
+    return f"`{fetch}` gets it" if fetch in status.problem else f"`{check}` says how to get it"
 
 
 def _say_statuses(statuses: list[Status]) -> None:

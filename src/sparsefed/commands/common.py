@@ -1,4 +1,4 @@
-"""Shared parts of every command's Python function: its subject, its folder, its progress, and the runs it needs."""
+"""Shared parts of every command's Python function: its subject, and the runs that it needs."""
 
 from __future__ import annotations
 
@@ -11,38 +11,72 @@ from sparsefed import config as configs
 from sparsefed import runs
 from sparsefed.config import BuiltSimulation, Config
 from sparsefed.config.load import Described
-from sparsefed.core.progress import OnProgress, Progress
-from sparsefed.core.round import RoundReport
+from sparsefed.core.progress import AtWork, OnProgress, Progress
+from sparsefed.core.round import RoundReport, ServerState
+from sparsefed.results.numbers import percent
 
 Subject = Config | Mapping[str, Any] | Path | str | Described  # a config, its table, its file, or a Simulation
-
-
 RunAll = Callable[[Mapping[Path, Config]], None]  # runs every config into its folder
+OnStart = Callable[[Path, Progress], None]  # called with a run's folder when it starts
 
 
 def run_all(wanted: Mapping[Path, Config], on_progress: OnProgress | None = None) -> None:
-    """Run every config into its folder, one after the other, after all have been built; finished runs stay."""
+    """Run every config into its folder; finished runs stay."""
     todo = runs.unfinished({folder: configs.dump(config) for folder, config in wanted.items()})
-    for folder, experiment in zip(todo, configs.build_all([wanted[folder] for folder in todo]), strict=True):
-        name, rounds = experiment.config.name, experiment.config.rounds
-
-        def on_round(report: RoundReport, name: str = name, rounds: int = rounds) -> None:
-            if on_progress is not None:
-                on_progress(Progress(name, report.state.round, rounds))
-
-        run_into(folder, experiment, on_round)
+    if not todo and on_progress is not None:
+        on_progress(Progress("runs", len(wanted), len(wanted), line="Everything is there already."))
+    run_each({folder: wanted[folder] for folder in todo}, todo, on_progress)
 
 
-def run_into(
-    folder: Path, experiment: BuiltSimulation, on_round: Callable[[RoundReport], None], rounds: int | None = None
+def run_each(
+    wanted: Mapping[Path, Config],
+    create: Mapping[Path, bool],
+    on_progress: OnProgress | None = None,
+    on_start: OnStart | None = None,
+    overwrite: bool = False,
 ) -> None:
-    """Run a built config into a folder, resuming what is there; with `rounds`, only that far, not evaluated."""
-    part = experiment if rounds is None else replace(experiment, rounds=rounds, evaluate=lambda theta: {})  # noqa: ARG005
-    runs.run(
-        folder,
-        configs.dump(experiment.config),
-        lambda: part,
-        checkpoint_every=experiment.config.checkpoint_every,
-        on_round=on_round,
-        create=not runs.is_run(folder),
-    )
+    """Run configs one after the other, after all have been built, each into a folder to create or to continue."""
+    following = _Following(sum(config.rounds for config in wanted.values()), on_progress, on_start)
+    for folder, built in zip(wanted, configs.build_all([*wanted.values()]), strict=True):
+        following.run(folder, built, create[folder], overwrite)
+
+
+class _Following:
+    """Runs that follow one another, and the progress of all of them."""
+
+    def __init__(self, total: int, on_progress: OnProgress | None, on_start: OnStart | None) -> None:
+        self._total, self._on_progress, self._on_start = total, on_progress, on_start
+        self._parts: list[AtWork] = []  # a run each; the last is at work
+
+    def run(self, folder: Path, built: BuiltSimulation, create: bool, overwrite: bool) -> None:
+        def started(state: ServerState) -> None:
+            if self._on_start is not None:
+                self._on_start(folder, self._reached(state.round))
+
+        config = built.config
+        self._parts.append(AtWork(config.name or folder.absolute().name, 0, config.rounds))
+        runs.run(
+            folder,
+            configs.dump(config),
+            lambda: built,
+            checkpoint_every=config.checkpoint_every,
+            on_round=self._advanced,
+            on_start=started,
+            create=create,
+            overwrite=overwrite,
+        )
+
+    def _advanced(self, report: RoundReport) -> None:
+        if self._on_progress is not None:
+            metrics = report.metrics
+            kinds = [kind for kind in ("test", "attack") if f"{kind}_accuracy" in metrics]
+            self._on_progress(
+                self._reached(report.state.round, **{k: percent(metrics[f"{k}_accuracy"]) for k in kinds})
+            )
+
+    def _reached(self, round: int, **measured: str) -> Progress:
+        part = self._parts[-1]
+        self._parts[-1] = replace(part, done=round, fields={**part.fields, **measured})
+        values = ", ".join(f"{kind} {value}" for kind, value in measured.items())
+        line = f"{part.title}: round {round}/{part.total}, {values}" if values else ""
+        return Progress("rounds", sum(each.done for each in self._parts), self._total, tuple(self._parts), line=line)

@@ -33,7 +33,7 @@ class ProgressView:
         )
         self._all = self._add()
         self._lines: list[TaskID] = []
-        self._began, self._first = 0.0, 0.0
+        self._starts: dict[str, tuple[float, float]] = {}  # by title, "" for the whole: when first shown, and how far
         self._shown: Progress | None = None
 
     def _add(self) -> TaskID:
@@ -50,31 +50,31 @@ class ProgressView:
 
     def show(self, progress: Progress) -> None:
         """Show the current progress."""
-        if self._shown is None or progress.total != self._shown.total:
-            # Work done before this call does not count in its speed.
-            self._began, self._first = time.monotonic(), progress.done
+        if self._shown is None or progress.total != self._shown.total or progress.done < self._shown.done:
+            self._starts.pop("", None)
             self._bars.reset(self._all)
-        seconds = self._left(progress)
-        left = "" if seconds is None else f"{duration(seconds)} left"
+        left = self._left("", progress) if progress.left is None else progress.left
         self._update(self._all, AtWork(progress.title, progress.done, progress.total, progress.fields), left)
         while len(self._lines) < len(progress.running):
             self._lines.append(self._add())
         for line in self._lines[len(progress.running) :]:
             self._bars.update(line, visible=False)
         for line, part in zip(self._lines, progress.running, strict=False):
-            self._update(line, part, "")
+            self._update(line, part, self._left(part.title, part))
         event = progress.numbered_line
         if event and not self._console.is_terminal and event != (self._shown and self._shown.numbered_line):
-            self._console.print("; ".join(filter(None, [event, left])), highlight=False, soft_wrap=True, markup=False)
+            known = "" if left is None else f"; {duration(left)} left"
+            self._console.print(f"{event}{known}", highlight=False, soft_wrap=True, markup=False)
         self._shown = progress
 
-    def _left(self, progress: Progress) -> float | None:
-        if progress.left is not None or progress.done <= self._first:
-            return progress.left
-        spent = time.monotonic() - self._began
-        return spent / (progress.done - self._first) * max(progress.total - progress.done, 0)
+    def _left(self, title: str, work: Progress | AtWork) -> float | None:
+        """Estimate the seconds left; work done before it was first shown does not count in its speed."""
+        began, first = self._starts.setdefault(title, (time.monotonic(), work.done))
+        if work.done <= first:
+            return None
+        return (time.monotonic() - began) / (work.done - first) * max(work.total - work.done, 0)
 
-    def _update(self, line: TaskID, part: AtWork, left: str) -> None:
+    def _update(self, line: TaskID, part: AtWork, left: float | None) -> None:
         width = max(12, self._console.width - 62)
         title = part.title if len(part.title) <= width else f"{part.title[: width - 1]}…"
         if line != self._all and self._bars.tasks[self._bars.task_ids.index(line)].description != title:
@@ -83,4 +83,5 @@ class ProgressView:
             f"[{_COLOURS.get(name, 'green')}]{escape(f'{name} {value}')}[/]" for name, value in part.fields.items()
         )
         self._bars.update(line, description=title, completed=part.done, total=part.total, visible=True)
-        self._bars.update(line, count=f"{int(part.done)}/{int(part.total)}", what=what, left=left)
+        count, time_left = f"{int(part.done)}/{int(part.total)}", f"{duration(left)} left"  # a dash while unknown
+        self._bars.update(line, count=count, what=what, left=time_left)

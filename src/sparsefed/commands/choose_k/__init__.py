@@ -19,27 +19,9 @@ is attack accuracy, mean over the last epoch, or, if the attack is untargeted, t
 
 from __future__ import annotations
 
-from sparsefed.commands.choose_k.choice import KEPT, OMEGA, SAMPLES, ChooseKOptions, ChooseKResult, Probe, Stage, knee
+from sparsefed.commands.choose_k.choice import ChooseKResult, Probe, knee
 from sparsefed.commands.choose_k.document import sentences
-from sparsefed.commands.choose_k.options import checked, load
-from sparsefed.commands.choose_k.probes import probe, probe_ks, with_k
-from sparsefed.commands.choose_k.sampling import choose_k, measure
+from sparsefed.commands.choose_k.options import ChooseKOptions, load, with_k
+from sparsefed.commands.choose_k.sampling import choose_k
 
-__all__ = [
-    "KEPT",
-    "OMEGA",
-    "SAMPLES",
-    "ChooseKOptions",
-    "ChooseKResult",
-    "Probe",
-    "Stage",
-    "checked",
-    "choose_k",
-    "knee",
-    "load",
-    "measure",
-    "probe",
-    "probe_ks",
-    "sentences",
-    "with_k",
-]
+__all__ = ["ChooseKOptions", "ChooseKResult", "Probe", "choose_k", "knee", "load", "sentences", "with_k"]

@@ -1,32 +1,27 @@
-"""The result of choosing k: its options, what was measured and chosen, and the knee of the probe runs."""
+"""The result of choosing k: what was measured and chosen, and the knee of the probe runs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+from sparsefed.commands.choose_k.options import ChooseKOptions
 from sparsefed.config import Config
 from sparsefed.reports.result import Report
 from sparsefed.theory.choice_of_k import ChosenK, FloatArray
 
-OMEGA, SAMPLES = 0.5, 10
 KEPT = 0.01  # a difference of accuracies that counts as none
 ROUNDING = 1e-9
 
 
-@dataclass(frozen=True)
-class ChooseKOptions:
-    """The options of choosing k."""
+class LossAtK(NamedTuple):
+    """What top-k loses at one k: mean and range of the samples."""
 
-    omega: float = OMEGA
-    samples: int = SAMPLES
-    rounds_in: tuple[int, ...] = (0,)  # ascending: after how many rounds the model is sampled
-    absolute: bool = False  # omega is a mass, as the paper's box prints it, and not a share
-    paper: bool = False  # also the paper's box, with new samples in every iteration
-    probe: str = ""  # k's, or how many
-    probe_rounds: int | None = None  # None: the config's
-    trials: int | None = None  # of tuning the attack at each probed k; None: the attack as the config has it
+    k: int
+    mean: float
+    min: float
+    max: float
 
 
 @dataclass(frozen=True)
@@ -41,16 +36,9 @@ class Stage:
     printed: ChosenK | None = None  # the paper's as printed, if `paper`
 
     @property
-    def mean(self) -> list[float]:
-        return [float(value) for value in self.samples.mean(0)]
-
-    @property
-    def low(self) -> list[float]:
-        return [float(value) for value in self.samples.min(0)]
-
-    @property
-    def high(self) -> list[float]:
-        return [float(value) for value in self.samples.max(0)]
+    def curve(self) -> list[LossAtK]:
+        mean, low, high = (each.tolist() for each in (self.samples.mean(0), self.samples.min(0), self.samples.max(0)))
+        return [LossAtK(*point) for point in zip(self.grid, mean, low, high, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -109,7 +97,7 @@ class ChooseKResult(Report, described_by="sparsefed.commands.choose_k.document")
         return [
             {"after_rounds": stage.rounds, "k": k, "share_of_d": k / self.d, "lost": mean, "least": low, "most": high}
             for stage in self.stages
-            for k, mean, low, high in zip(stage.grid, stage.mean, stage.low, stage.high, strict=True)
+            for k, mean, low, high in stage.curve
         ]
 
     def probe_records(self) -> list[dict[str, Any]]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 
@@ -12,22 +11,22 @@ import numpy as np
 
 from sparsefed import config as configs
 from sparsefed import runs
+from sparsefed.commands.choose_k import options as checked
 from sparsefed.commands.choose_k import probes
-from sparsefed.commands.choose_k.choice import SAMPLES, ChooseKOptions, ChooseKResult, Stage
-from sparsefed.commands.choose_k.options import checked, load
-from sparsefed.commands.common import Subject, run_all, run_into
-from sparsefed.commands.tune import tune
+from sparsefed.commands.choose_k.choice import ChooseKResult, Stage
+from sparsefed.commands.choose_k.options import SAMPLES, ChooseKOptions, check, load, probe_ks
+from sparsefed.commands.common import Subject
 from sparsefed.config import BuiltSimulation, Config
 from sparsefed.core.errors import ConfigError, RunError
 from sparsefed.core.progress import OnProgress, Progress
-from sparsefed.core.round import RoundSetup, ServerState, run_round
+from sparsefed.core.round import RoundReport, RoundSetup, ServerState, run_round
 from sparsefed.core.signatures import parameters
 from sparsefed.core.types import Block, Context, Defense, State, Step
 from sparsefed.defenses import CommonOptions
 from sparsefed.results.numbers import log_ticks
 from sparsefed.sweeps.runner import working_folder
 from sparsefed.theory import choice_of_k as choice
-from sparsefed.theory.choice_of_k import ChosenK, Curve, Draw, Gradient
+from sparsefed.theory.choice_of_k import Gradient
 
 DRAWN = 61  # points of a curve on a chart
 BY_DEVICE = ("local_topk",)  # rules whose top-k sees one device's update, not the mean
@@ -70,40 +69,28 @@ def choose_k(
         RunError: The folder holds something else.
     """
     config = load(subject)
-    options = checked(
-        config,
-        omega=omega,
+    options = ChooseKOptions(
+        omega=checked.omega(omega, absolute),
         samples=samples,
-        rounds_in=rounds_in,
+        rounds_in=checked.rounds_in(config, rounds_in),
         absolute=absolute,
         paper=paper,
-        probe=probe,
+        probe=checked.probe(probe),
         probe_rounds=probe_rounds,
-        tune_trials=tune_trials,
+        trials=tune_trials,
     )
+    check(config, options)
+    show = on_progress or (lambda _: None)
     with working_folder(folder) as kept:
-        result = measure(config, options, kept, on_progress)
-        if not result.ks:
-            return result
-
-        def tuned(each: Config, trials: int, place: Path) -> Config:
-            def show(search: Progress) -> None:
-                if on_progress is not None:
-                    title = f"tuning the attack at k = {each.defense.params['k']}"
-                    on_progress(replace(search, title=title))
-
-            return tune(each, trials=trials, folder=place, on_progress=show).tuned
-
-        return probes.probe(result, kept, tuned, partial(run_all, on_progress=on_progress))
+        result = measure(config, options, kept, show)
+        return probes.probe(result, kept, show) if result.ks else result
 
 
-def measure(
-    config: Config, options: ChooseKOptions, folder: Path, on_progress: OnProgress | None = None
-) -> ChooseKResult:
+def measure(config: Config, options: ChooseKOptions, folder: Path, on_progress: OnProgress) -> ChooseKResult:
     """Train as far as needed, sample, and choose; trained models stay in the folder and are not trained again."""
     training, sampled = (configs.build(each) for each in (without_topk(config), without_topk(config, rho=0.0)))
     d, epoch = len(training.theta), int(training.facts["epoch"])
-    ks = probes.probe_ks(options.probe, d) if options.probe else ()
+    ks = probe_ks(options.probe, d) if options.probe else ()
     counter = _Counter(on_progress, sum(options.rounds_in) + options.samples * len(options.rounds_in))
     stages = []
     for rounds in options.rounds_in:
@@ -138,29 +125,30 @@ def table_ks(d: int) -> tuple[int, ...]:
     return tuple(sorted({*map(round, decades), d}))
 
 
+@dataclass
 class _Counter:
     """A counter of rounds that reports its progress."""
 
-    def __init__(self, on_progress: OnProgress | None, total: int) -> None:
-        self._on_progress, self._done, self._total = on_progress, 0, total
-
-    def expect(self, more: int) -> None:
-        """Add that many rounds, which were not foreseen, to the total."""
-        self._total += more
+    on_progress: OnProgress
+    total: int
+    done: int = 0
 
     def tick(self, title: str) -> None:
         """Count one more round as done."""
-        self._done += 1
-        if self._on_progress is not None:
-            self._on_progress(Progress(title, self._done, max(self._done, self._total), line=f"{title} ..."))
+        self.done += 1
+        self.on_progress(Progress(title, self.done, max(self.done, self.total), line=f"{title} ..."))
 
 
 def _trained(experiment: BuiltSimulation, rounds: int, folder: Path, counter: _Counter) -> ServerState:
     """Return the state after that many rounds of the config's schedule, from the folder if it is there."""
     if rounds == 0:
         return experiment.begin()
-    if runs.unfinished({folder: configs.dump(experiment.config)}):
-        run_into(folder, experiment, lambda _: counter.tick(f"training to round {rounds}"), rounds)
+
+    def tick(_: RoundReport) -> None:
+        counter.tick(f"training to round {rounds}")
+
+    config, part = experiment.config, replace(experiment, rounds=rounds, evaluate=lambda theta: {})  # noqa: ARG005
+    runs.run(folder, configs.dump(config), lambda: part, checkpoint_every=config.checkpoint_every, on_round=tick)
     state = runs.load_state(folder)
     if state is None or state.round != rounds:
         raise RunError(f"{folder} does not hold a model of {rounds} rounds; delete it, and it is trained again")
@@ -179,7 +167,9 @@ def _sampling_setup(setup: RoundSetup, rounds: int, defense: str) -> RoundSetup:
     return replace(setup, federation=federation, schedule=lambda round: rate)  # noqa: ARG005
 
 
-def _gradients(setup: RoundSetup, state: ServerState, rounds: Iterator[int], n: int) -> Iterator[Gradient]:
+def _gradients(
+    setup: RoundSetup, state: ServerState, rounds: Iterator[int], n: int, counter: _Counter
+) -> Iterator[Gradient]:
     """Yield the mean update of the next n cohorts, all at one model; without the learning rate, if the server's."""
     for _ in range(n):
         seen: list[Gradient] = []
@@ -190,6 +180,7 @@ def _gradients(setup: RoundSetup, state: ServerState, rounds: Iterator[int], n: 
                 f"after {state.round} rounds no update is finite: the model has diverged; lower train.lr, or sample "
                 "earlier with --rounds-in"
             )
+        counter.tick(f"sampling after {state.round} rounds")
         yield seen[0]
 
 
@@ -208,20 +199,16 @@ def _stage(setup: RoundSetup, state: ServerState, options: ChooseKOptions, r: in
     rounds = count(state.round + 1)
 
     def draw() -> Iterator[Gradient]:
-        for gradient in _gradients(setup, state, rounds, options.samples):
-            counter.tick(f"sampling after {state.round} rounds")
-            yield gradient
+        return _gradients(setup, state, rounds, options.samples, counter)
 
     d = len(state.theta)
     curve = (choice.mass_curve if options.absolute else choice.share_curve)(draw(), grid(d))
     if curve.mean[0] == 0:
         raise ConfigError(f"after {state.round} rounds every update is 0, so there is nothing to choose k by")
     chosen, stepped = choice.smallest_k(curve, options.omega), choice.stepped_k(curve, options.omega, r)
-    counter.expect(stepped.selections if options.paper else 0)
-    return Stage(state.round, curve.grid, curve.samples, chosen, stepped, _printed(draw, curve, options, r))
-
-
-def _printed(draw: Draw, curve: Curve, options: ChooseKOptions, r: int) -> ChosenK | None:
-    if not options.paper:
-        return None
-    return (choice.paper_choice if options.absolute else choice.paper_choice_of_share)(draw, options.omega, curve.d, r)
+    printed = None
+    if options.paper:
+        counter.total += stepped.selections
+        paper_choice = choice.paper_choice if options.absolute else choice.paper_choice_of_share
+        printed = paper_choice(draw, options.omega, d, r)
+    return Stage(state.round, curve.grid, curve.samples, chosen, stepped, printed)

@@ -25,12 +25,4 @@ from sparsefed.commands.tune.optimise import tune
 from sparsefed.commands.tune.space import search_space
 from sparsefed.commands.tune.trials import Trial, TuneResult, progress
 
-__all__ = [
-    "Trial",
-    "TuneResult",
-    "progress",
-    "scatter",
-    "search_space",
-    "sentences",
-    "tune",
-]
+__all__ = ["Trial", "TuneResult", "progress", "scatter", "search_space", "sentences", "tune"]

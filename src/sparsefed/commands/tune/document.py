@@ -98,8 +98,8 @@ def _table(caption: str, outcome: TuneResult, trials: Sequence[Trial]) -> doc.Ta
 
 
 def _cells(outcome: TuneResult, trial: Trial) -> list[doc.TableCell]:
-    said = {"strongest": trial == outcome.strongest, "as given": trial == outcome.first}
-    badges = tuple(word for word, holds in said.items() if holds)
+    marked = {"strongest": outcome.strongest, "as given": outcome.first}
+    badges = tuple(badge for badge, which in marked.items() if trial == which)
     ended = f"pruned at round {trial.rounds}" if trial.state == "pruned" else trial.state
     return [
         doc.TableCell(str(trial.number), trial.number, strong=trial == outcome.strongest),
@@ -146,12 +146,8 @@ def scatter(outcome: TuneResult) -> alt.LayerChart:
 
 def _point(outcome: TuneResult, trial: Trial) -> dict[str, Any]:
     """Return a trial as the data of the chart and its tooltip."""
-    kinds = {
-        "strongest": trial == outcome.strongest,
-        "as given": trial == outcome.first,
-        "front": trial in outcome.front,
-    }
     attack, test = values(trial, "both")
-    told = {TRIAL: trial.number} | ({} if trial.attack_accuracy is None else {ATTACK: attack}) | {TEST: test}
-    kind = next((kind for kind, holds in kinds.items() if holds), trial.state)
-    return told | {name: _short(value) for name, value in trial.params.items()} | {"kind": kind}
+    measured = {TRIAL: trial.number} | ({} if trial.attack_accuracy is None else {ATTACK: attack}) | {TEST: test}
+    kinds = {"strongest": [outcome.strongest], "as given": [outcome.first], "front": outcome.front}
+    kind = next((kind for kind, trials in kinds.items() if trial in trials), trial.state)
+    return measured | {name: _short(value) for name, value in trial.params.items()} | {"kind": kind}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,20 +19,9 @@ from sparsefed import config as configs
 from sparsefed import data, runs
 from sparsefed.commands.common import Subject
 from sparsefed.commands.tune import study as studies
+from sparsefed.commands.tune import trials as rules
 from sparsefed.commands.tune.space import Categories, Searched, Space, own_params, search_space, with_params
-from sparsefed.commands.tune.trials import (
-    AIMS,
-    WARMUP,
-    Objective,
-    Trial,
-    TuneResult,
-    front,
-    nondominated,
-    outdone,
-    progress,
-    strongest,
-    values,
-)
+from sparsefed.commands.tune.trials import AIMS, WARMUP, Objective, Trial, TuneResult, progress, values
 from sparsefed.config import BuiltSimulation, Config
 from sparsefed.core.errors import ConfigError, unknown
 from sparsefed.core.progress import OnProgress, Progress
@@ -46,32 +35,6 @@ if TYPE_CHECKING:
 CHECKED_AT = (1 / 3, 1 / 2)  # of the rounds from the attack's start: where a trial may be pruned
 SETTLED = ("COMPLETE", "PRUNED")
 Rows = Sequence[Mapping[str, Any]]
-
-
-@dataclass(frozen=True)
-class _Search:
-    """The parts of a search that do not change between trials."""
-
-    config: Config
-    space: Space
-    objective: Objective
-    stealth: float | None
-    seed: int
-    facts: Mapping[str, Any]  # of the task, the same in every trial
-    load: Callable[[data.DataSet], Any]
-    place: str  # the owner of its trials: the folder on this machine, used by one process at a time
-
-    @property
-    def own(self) -> dict[str, Any]:
-        return own_params(self.config, self.space)
-
-    @property
-    def checked(self) -> frozenset[int]:
-        """Return the rounds at which a trial may be pruned: the first evaluations from `CHECKED_AT` of the way on."""
-        rounds, every = self.config.rounds, self.config.evaluate_every
-        start = self.config.threat.start - 1
-        wanted = (start + share * (rounds - start) for share in CHECKED_AT)
-        return frozenset(at for at in (math.ceil(goal / every) * every for goal in wanted) if 0 < at < rounds)
 
 
 def tune(
@@ -115,9 +78,6 @@ def tune(
     aim = _aim(objective, experiment)
     with working_folder(folder) as kept:
         kept.mkdir(parents=True, exist_ok=True)
-        place = f"{socket.gethostname()}:{kept.resolve()}"
-        drawn_from = config.seed if seed is None else seed
-        search = _Search(config, searched, aim, stealth, drawn_from, experiment.facts, load, place)
         with runs.locked(kept), studies.patiently() as check:
 
             def show(reached: Progress) -> None:
@@ -126,10 +86,12 @@ def tune(
                     on_progress(reached)
 
             name = studies.study_name(kept, config, searched, aim)
+            place = f"{socket.gethostname()}:{kept.resolve()}"
             with studies.opened(name, kept, storage, aim) as study:
                 studies.bury(study, place, alone=storage is None)
-                _go_on(study, search, trials, show)
-                return _result(study, search)
+                drawn_from = config.seed if seed is None else seed
+                search = _Search(study, config, searched, aim, stealth, drawn_from, experiment.facts, load, place, show)
+                return search.run(trials)
 
 
 def _check(trials: int, stealth: float | None, objective: str | None) -> None:
@@ -154,68 +116,125 @@ def _aim(wanted: str | None, experiment: BuiltSimulation) -> Objective:
     return "damage"
 
 
-def _go_on(study: optuna.Study, search: _Search, wanted: int, show: OnProgress) -> None:
-    """Run trial after trial until there are as many as wanted."""
-    optuna = studies.library()
-    ended: list[Trial] = []
-    while True:
-        done, best = len(studies.in_state(study, *SETTLED)), _best(study, search)
-        show(progress(done, wanted, best, ended[-1] if ended else None))
-        if done >= wanted and best is not None:
-            return
-        # If only the first trial is missing, run it here: the machine that began it may be dead.
-        if best is None and (done >= wanted or not _is_coming(study, search.own)):
-            study.enqueue_trial(search.own, user_attrs={"as given": search.own, "place": search.place})
+@dataclass(frozen=True)
+class _Search:
+    """A search in an open study: trial after trial."""
+
+    study: optuna.Study
+    config: Config
+    space: Space
+    objective: Objective
+    stealth: float | None
+    seed: int
+    facts: Mapping[str, Any]  # of the task, the same in every trial
+    load: Callable[[data.DataSet], Any]
+    place: str  # the owner of its trials: the folder on this machine, used by one process at a time
+    show: OnProgress
+
+    @functools.cached_property
+    def own(self) -> dict[str, Any]:
+        return own_params(self.config, self.space)
+
+    @functools.cached_property
+    def checked(self) -> frozenset[int]:
+        """Return the rounds at which a trial may be pruned: the first evaluations from `CHECKED_AT` of the way on."""
+        rounds, every = self.config.rounds, self.config.evaluate_every
+        start = self.config.threat.start - 1
+        wanted = (start + share * (rounds - start) for share in CHECKED_AT)
+        return frozenset(at for at in (math.ceil(goal / every) * every for goal in wanted) if 0 < at < rounds)
+
+    def run(self, wanted: int) -> TuneResult:
+        """Run trial after trial until there are as many as wanted."""
+        ended: Trial | None = None
+        while True:
+            done, result = len(studies.in_state(self.study, *SETTLED)), self._result()
+            best = result.strongest if result else None
+            self.show(progress(done, wanted, best, ended))
+            if done >= wanted and result is not None:
+                return result
+            # If only the first trial is missing, run it here: the machine that began it may be dead.
+            if best is None and (done >= wanted or not self._is_coming()):
+                self.study.enqueue_trial(self.own, user_attrs={"as given": self.own, "place": self.place})
+            ended = self._next(progress(done, wanted, best))
+
+    def _result(self) -> TuneResult | None:
+        """Return the search as far as it has run; None until the config's own parameters have been tried."""
+        finished = studies.in_state(self.study, "COMPLETE")
+        same = (trial for trial in finished if self.own in (trial.user_attrs.get("as given"), trial.params))
+        first = next(map(studies.read, same), None)
+        if first is None:
+            return None
+        trials = tuple(map(studies.read, studies.in_state(self.study, *SETTLED)))
+        failed = len(studies.in_state(self.study, "FAIL"))
+        return TuneResult(self.config, self.space, self.objective, self.stealth, trials, first, failed)
+
+    def _next(self, reached: Progress) -> Trial:
+        """Run one more trial and return it."""
+        optuna, study = studies.library(), self.study
         running = len(studies.in_state(study, "RUNNING"))  # processes that share a study must not draw the same
-        drawn = integer_seed(search.seed, "tune", done, running) % 2**32
+        drawn = integer_seed(self.seed, "tune", int(reached.done), running) % 2**32
         study.sampler = optuna.samplers.TPESampler(seed=drawn, constant_liar=True)
+        ended: list[Trial] = []
         study.optimize(
-            functools.partial(_try, search, _within_a_trial(show, progress(done, wanted, best))),
+            functools.partial(self._try, reached),
             n_trials=1,
             callbacks=[lambda study, trial: ended.append(studies.read(trial))],  # noqa: ARG005
         )
+        return ended[-1]
 
+    def _try(self, reached: Progress, trial: optuna.Trial) -> tuple[float, ...]:
+        """Run one trial: a whole run, unless the attack refuses the parameters or it is pruned."""
+        pruned = studies.library().TrialPruned
+        trial.set_user_attr("place", self.place)
+        given = trial.user_attrs.get("as given", self.space)
+        params = {name: _suggested(trial, name, searched) for name, searched in self.space.items() if name in given}
+        rows: list[Mapping[str, Any]] = []
+        try:
+            experiment = configs.build(with_params(self.config, params), self.load)
+            for report in experiment.reports(experiment.begin()):
+                self.show(replace(reached, done=reached.done + report.state.round / self.config.rounds))
+                rows.append(report.metrics)
+                if report.state.round in self.checked and self._is_hopeless(trial, params, rows):
+                    break
+        except ConfigError as error:
+            if params == self.own:
+                raise
+            trial.set_user_attr("refused", str(error))
+            raise pruned(str(error)) from error
+        trial.set_user_attr("result", self._measured(rows))
+        if rows[-1]["round"] < self.config.rounds:
+            raise pruned(f"without hope at round {rows[-1]['round']}")
+        return values(Trial(trial.number, params, "finished", **self._measured(rows)), self.objective)
 
-def _within_a_trial(show: OnProgress, before: Progress) -> Callable[[float], None]:
-    return lambda share: show(replace(before, done=before.done + share))
+    def _measured(self, rows: Rows) -> dict[str, Any]:
+        """Return the numbers of a trial, equal to those of a report on such a run."""
+        row = summarise(rows, self.facts)
+        return {
+            "rounds": row.rounds,
+            "attack_accuracy": row.attack_mean,
+            "test_accuracy": row.test_accuracy,
+            "norm_ratio": row.norm_ratio,
+            "converged": row.converged,
+        }
 
+    def _is_hopeless(self, trial: optuna.Trial, params: Mapping[str, Any], rows: Rows) -> bool:
+        """Return whether other trials were far better at this round, and record this trial's values for later ones."""
+        round = rows[-1]["round"]
+        now = values(Trial(0, params, "pruned", **self._measured(rows[-1:])), self.objective)
+        trial.set_user_attr(f"at round {round}", now)
+        if len(now) == 1:
+            trial.report(now[0], round)
+            return params != self.own and trial.should_prune()
+        finished = studies.in_state(trial.study, "COMPLETE")
+        if params == self.own or len(finished) < WARMUP:
+            return False
+        best = [finished[i] for i in rules.nondominated([tuple(other.values) for other in finished])]
+        return any(rules.outdone(now, tuple(other.user_attrs[f"at round {round}"])) for other in best)
 
-def _is_coming(study: optuna.Study, own: Mapping[str, Any]) -> bool:
-    """Return whether the config's own parameters are about to be tried, or are being tried elsewhere."""
-    return any(trial.user_attrs.get("as given") == own for trial in studies.in_state(study, "WAITING", "RUNNING"))
-
-
-# --- one trial -------------------------------------------------------------------------------------------------------
-
-
-def _try(search: _Search, shown: Callable[[float], None], trial: optuna.Trial) -> tuple[float, ...]:
-    """Run one trial: a whole run, unless the attack refuses the parameters or it is pruned."""
-    pruned = studies.library().TrialPruned
-    trial.set_user_attr("place", search.place)
-    given = trial.user_attrs.get("as given", search.space)
-    params = {name: _suggested(trial, name, searched) for name, searched in search.space.items() if name in given}
-    rows: list[Mapping[str, Any]] = []
-    try:
-        for row in _rounds(search, params, shown):
-            rows.append(row)
-            if row["round"] in search.checked and _is_hopeless(search, trial, params, rows):
-                break
-    except ConfigError as error:
-        if params == search.own:
-            raise
-        trial.set_user_attr("refused", str(error))
-        raise pruned(str(error)) from error
-    trial.set_user_attr("result", _measured(search, rows))
-    if rows[-1]["round"] < search.config.rounds:
-        raise pruned(f"without hope at round {rows[-1]['round']}")
-    return values(Trial(trial.number, params, "finished", **_measured(search, rows)), search.objective)
-
-
-def _rounds(search: _Search, params: Mapping[str, Any], shown: Callable[[float], None]) -> Iterator[Mapping[str, Any]]:
-    experiment = configs.build(with_params(search.config, params), search.load)
-    for done in experiment.reports(experiment.begin()):
-        shown(done.state.round / search.config.rounds)
-        yield done.metrics
+    def _is_coming(self) -> bool:
+        """Return whether the config's own parameters are about to be tried, or are being tried elsewhere."""
+        begun = studies.in_state(self.study, "WAITING", "RUNNING")
+        return any(trial.user_attrs.get("as given") == self.own for trial in begun)
 
 
 def _suggested(trial: optuna.Trial, name: str, searched: Searched) -> Any:
@@ -224,62 +243,3 @@ def _suggested(trial: optuna.Trial, name: str, searched: Searched) -> Any:
     if searched.whole:
         return trial.suggest_int(name, int(searched.low), int(searched.high), log=searched.log)
     return trial.suggest_float(name, searched.low, searched.high, log=searched.log)
-
-
-def _measured(search: _Search, rows: Rows) -> dict[str, Any]:
-    """Return the numbers of a trial, equal to those of a report on such a run."""
-    row = summarise(rows, search.facts)
-    return {
-        "rounds": row.rounds,
-        "attack_accuracy": row.attack_mean,
-        "test_accuracy": row.test_accuracy,
-        "norm_ratio": row.norm_ratio,
-        "converged": row.converged,
-    }
-
-
-def _is_hopeless(search: _Search, trial: optuna.Trial, params: Mapping[str, Any], rows: Rows) -> bool:
-    """Return whether other trials were far better at this round, and record this trial's values for later ones."""
-    reached = rows[-1]["round"]
-    now = values(Trial(0, params, "pruned", **_measured(search, rows[-1:])), search.objective)
-    trial.set_user_attr(f"at round {reached}", now)
-    if len(now) == 1:
-        trial.report(now[0], reached)
-        return params != search.own and trial.should_prune()
-    finished = studies.in_state(trial.study, "COMPLETE")
-    if params == search.own or len(finished) < WARMUP:
-        return False
-    best = [finished[i] for i in nondominated([tuple(other.values) for other in finished])]
-    return any(outdone(now, tuple(other.user_attrs[f"at round {reached}"])) for other in best)
-
-
-# --- the result ------------------------------------------------------------------------------------------------------
-
-
-def _first(study: optuna.Study, own: Mapping[str, Any]) -> Trial | None:
-    """Return the trial of the config's own parameters, once it is finished."""
-    finished = studies.in_state(study, "COMPLETE")
-    same = (trial for trial in finished if own in (trial.user_attrs.get("as given"), trial.params))
-    return next(map(studies.read, same), None)
-
-
-def _best(study: optuna.Study, search: _Search) -> Trial | None:
-    """Return the strongest so far; None until the config's own parameters have been tried."""
-    first = _first(study, search.own)
-    return first and strongest(studies.trials(study, "COMPLETE"), first, search.objective, search.stealth)
-
-
-def _result(study: optuna.Study, search: _Search) -> TuneResult:
-    first, best = _first(study, search.own), _best(study, search)
-    assert first is not None and best is not None
-    return TuneResult(
-        search.config,
-        search.space,
-        search.objective,
-        search.stealth,
-        trials=tuple(studies.trials(study, *SETTLED)),
-        front=front(studies.trials(study, "COMPLETE"), search.objective),
-        first=first,
-        strongest=best,
-        failed=len(studies.in_state(study, "FAIL")),
-    )

@@ -49,30 +49,27 @@ def study_name(folder: Path, config: Config, space: Space, objective: Objective)
     text = json.dumps({"config": table, "space": searched, "objective": objective}, indent=2, sort_keys=True)
     path = folder / QUESTION
     if path.exists():
-        _refuse_another(folder, _read_question(path), json.loads(text))
+        _refuse_another(path, json.loads(text))
     else:
         runs.write_atomically(path, (text + "\n").encode())
     return f"sparsefed-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
-def _read_question(path: Path) -> dict[str, Any]:
+def _refuse_another(path: Path, question: Mapping[str, Any]) -> None:
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
+        before = dict(_flat(dict(json.loads(path.read_text(encoding="utf-8")))))
     except (ValueError, TypeError) as error:
         raise RunError(
             f"{path} is damaged ({error}); delete it: it only says what the search beside it is of"
         ) from None
-
-
-def _refuse_another(folder: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
-    before, now = dict(_flat(there)), dict(_flat(here))
+    now = dict(_flat(question))
     changed = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
     if changed:
         key = changed[0]
         more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
         raise RunError(
-            f"{folder} holds another search: {key.removeprefix('config.')} was {before.get(key)} and is {now.get(key)}"
-            f"{more}; choose another folder with --out, or undo the change to go on"
+            f"{path.parent} holds another search: {key.removeprefix('config.')} was {before.get(key)} and is "
+            f"{now.get(key)}{more}; choose another folder with --out, or undo the change to go on"
         )
 
 
@@ -82,9 +79,6 @@ def _flat(table: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]
             yield from _flat(item, f"{path}{key}.")
         else:
             yield f"{path}{key}", item
-
-
-# --- opening it ------------------------------------------------------------------------------------------------------
 
 
 def library() -> Any:
@@ -102,13 +96,9 @@ def opened(name: str, folder: Path, url: str | None, objective: Objective) -> It
     import sqlalchemy.exc
 
     optuna = library()
-    troubles = (sqlalchemy.exc.SQLAlchemyError, optuna.exceptions.StorageInternalError)
-    strange = (ImportError, RuntimeError, ValueError, KeyError)  # no driver; another version's tables; no URL
+    failures = (sqlalchemy.exc.SQLAlchemyError, optuna.exceptions.StorageInternalError)
     with _quiet():
-        try:
-            storage = _storage(url or _beside(folder))
-        except (*troubles, *strange) as error:
-            raise _not_opened(folder, url, error) from error
+        storage = _storage(folder, url, failures)
         try:
             yield optuna.create_study(
                 storage=storage,
@@ -118,7 +108,7 @@ def opened(name: str, folder: Path, url: str | None, objective: Objective) -> It
                 pruner=optuna.pruners.MedianPruner(n_startup_trials=WARMUP),
             )
         except Exception as error:
-            if not any(isinstance(each, troubles) for each in _chain(error)):
+            if not any(isinstance(each, failures) for each in _chain(error)):
                 raise
             raise RunError(
                 f"the database of the search failed ({_reason(error)}); mend that, then go on with the same command: "
@@ -129,29 +119,27 @@ def opened(name: str, folder: Path, url: str | None, objective: Objective) -> It
             storage.engine.dispose()
 
 
-def _storage(url: str) -> Any:
+def _storage(folder: Path, url: str | None, failures: tuple[type[Exception], ...]) -> Any:
     """Open the database with a heartbeat, which reveals trials whose machine is gone."""
-    waiting = {"connect_args": {"timeout": 60}} if url.startswith("sqlite") else {"pool_pre_ping": True}
-    return library().storages.RDBStorage(url, waiting, heartbeat_interval=HEARTBEAT, grace_period=GRACE)
-
-
-def _beside(folder: Path) -> str:
     import sqlalchemy
 
-    url = sqlalchemy.URL.create("sqlite", database=str(folder.resolve() / DATABASE)).render_as_string()
-    return url.replace("{", "{{").replace("}", "}}")  # Optuna treats the URL as a template
-
-
-def _not_opened(folder: Path, url: str | None, error: Exception) -> Exception:
-    if url is None:
-        return RunError(
-            f"{folder / DATABASE} cannot be opened ({_reason(error)}); mend that, or delete the file: the search then "
-            "starts from its first trial"
-        )
-    return ConfigError(
-        f"the study's database cannot be opened ({_reason(error)}); --storage takes a URL as SQLAlchemy does, for "
-        "instance sqlite:///study.db or postgresql://user@host/name, with its driver installed"
-    )
+    own = sqlalchemy.URL.create("sqlite", database=str(folder.resolve() / DATABASE)).render_as_string()
+    used = url or own.replace("{", "{{").replace("}", "}}")  # Optuna treats the URL as a template
+    waiting = {"connect_args": {"timeout": 60}} if used.startswith("sqlite") else {"pool_pre_ping": True}
+    # No driver; another version's tables; no URL:
+    refusals: tuple[type[Exception], ...] = (*failures, ImportError, RuntimeError, ValueError, KeyError)
+    try:
+        return library().storages.RDBStorage(used, waiting, heartbeat_interval=HEARTBEAT, grace_period=GRACE)
+    except refusals as error:
+        if url is None:
+            raise RunError(
+                f"{folder / DATABASE} cannot be opened ({_reason(error)}); mend that, or delete the file: the search "
+                "then starts from its first trial"
+            ) from error
+        raise ConfigError(
+            f"the study's database cannot be opened ({_reason(error)}); --storage takes a URL as SQLAlchemy does, for "
+            "instance sqlite:///study.db or postgresql://user@host/name, with its driver installed"
+        ) from error
 
 
 def _reason(error: BaseException) -> str:
@@ -175,8 +163,7 @@ def _quiet() -> Iterator[None]:
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        with warnings.catch_warnings(action="ignore", category=optuna.exceptions.ExperimentalWarning):
             yield
     finally:
         optuna.logging.set_verbosity(before)
@@ -199,10 +186,8 @@ def patiently() -> Iterator[Callable[[], None]]:
         while waiting:
             waiting.pop()()
 
-    if threading.current_thread() is not threading.main_thread():  # only the main thread receives signals
-        yield check
-        return
-    present = {sig: signal.getsignal(sig) for sig in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    receiving = threading.current_thread() is threading.main_thread()
+    present = {sig: signal.getsignal(sig) for sig in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if receiving}
     handlers = {sig: before for sig, before in present.items() if callable(before)}
     try:
         for sig, before in handlers.items():
@@ -214,18 +199,10 @@ def patiently() -> Iterator[Callable[[], None]]:
     check()
 
 
-# --- its trials ------------------------------------------------------------------------------------------------------
-
-
 def in_state(study: optuna.Study, *names: str) -> list[optuna.trial.FrozenTrial]:
     """Return the trials that are in one of these of Optuna's states."""
     states = library().trial.TrialState
     return study.get_trials(deepcopy=False, states=tuple(states[name] for name in names))
-
-
-def trials(study: optuna.Study, *names: str) -> list[Trial]:
-    """Return the trials in one of these states as records."""
-    return [read(trial) for trial in in_state(study, *names)]
 
 
 def read(frozen: optuna.trial.FrozenTrial) -> Trial:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 from sparsefed.commands.tune.space import Space, with_params
@@ -46,10 +47,22 @@ class TuneResult(Report, described_by="sparsefed.commands.tune.document"):
     objective: Objective
     stealth: float | None
     trials: tuple[Trial, ...]
-    front: tuple[Trial, ...]  # the nondominated of the finished trials, the strongest attack first
     first: Trial  # of the parameters as given
-    strongest: Trial
     failed: int  # trials that were killed or interrupted; they are not counted
+
+    @cached_property
+    def finished(self) -> tuple[Trial, ...]:
+        return tuple(trial for trial in self.trials if trial.state == "finished")
+
+    @cached_property
+    def front(self) -> tuple[Trial, ...]:
+        """Return the nondominated of the finished trials, the strongest attack first."""
+        kept = [self.finished[i] for i in nondominated([values(trial, self.objective) for trial in self.finished])]
+        return tuple(sorted(kept, key=lambda trial: values(trial, self.objective), reverse=True))
+
+    @cached_property
+    def strongest(self) -> Trial:
+        return strongest(self.finished, self.first, self.objective, self.stealth)
 
     @property
     def tuned(self) -> Config:
@@ -79,17 +92,11 @@ def nondominated(points: Sequence[tuple[float, ...]]) -> list[int]:
     >>> nondominated([(0.9, 0.5), (0.8, 0.7), (0.8, 0.6), (0.9, 0.5)])
     [0, 1, 3]
     """
-    return [i for i, point in enumerate(points) if not any(_dominates(other, point) for other in points)]
 
+    def dominates(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+        return one != other and all(a >= b for a, b in zip(one, other, strict=True))
 
-def _dominates(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
-    return one != other and all(a >= b for a, b in zip(one, other, strict=True))
-
-
-def front(finished: Sequence[Trial], objective: Objective) -> tuple[Trial, ...]:
-    """Return the nondominated trials, the strongest attack first."""
-    kept = [finished[i] for i in nondominated([values(trial, objective) for trial in finished])]
-    return tuple(sorted(kept, key=lambda trial: values(trial, objective), reverse=True))
+    return [i for i, point in enumerate(points) if not any(dominates(other, point) for other in points)]
 
 
 def strongest(finished: Sequence[Trial], first: Trial, objective: Objective, stealth: float | None) -> Trial:
@@ -115,9 +122,6 @@ def outdone(now: tuple[float, ...], then: tuple[float, ...]) -> bool:
     """
     ahead = [b - a for a, b in zip(now, then, strict=True)]
     return max(ahead) >= GAP and min(ahead) >= -SLACK
-
-
-# --- how far a search is ---------------------------------------------------------------------------------------------
 
 
 def progress(done: float, total: int, best: Trial | None, ended: Trial | None = None) -> Progress:
