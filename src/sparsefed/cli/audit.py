@@ -67,10 +67,11 @@ def audit(
     Interrupted or killed, the same command goes on; finished runs are never repeated. A run that fails does not stop
     the others; then the exit code is 2, and the same command tries it again.
     """
+    from sparsefed import config as configs
     from sparsefed.commands import audit as audits
 
-    chosen = audits.read(config, set_ or [])
-    asked = audits.ask(
+    chosen = configs.read(config, set_ or [])
+    asked = audits.AuditOptions(
         chosen,
         defenses=defenses,
         attacks=attacks,

@@ -2,38 +2,20 @@
 
 options.py          what is audited, and how thoroughly
 defense_specs.py    the defenses, their parameters by stated rules
-attack_specs.py, variants.py   the attacks, and the variants of each that every defense meets
+attack_specs.py     the attacks, and the variants of each that every defense meets
 plan.py             all of it as plans for `sweeps`: cells, resumable, never run twice
 analysis.py         `audit`: calibration -> matrix -> recommendation -> sensitivity -> certificate
 findings.py         `AuditResult`, and what follows from the runs
 recommend.py        the recommendation, a pure rule
 document.py         the result as a document
+demo.py             a small audit of a config that ships with the package
 """
 
 from __future__ import annotations
 
 from sparsefed.commands.audit.analysis import audit, run_audit
 from sparsefed.commands.audit.demo import demo, forget, introduction
-from sparsefed.commands.audit.document import limits, reasons, verdict
 from sparsefed.commands.audit.findings import AuditResult
-from sparsefed.commands.audit.options import AuditOptions, ask, attacked, read
-from sparsefed.commands.audit.recommend import Candidate, Recommendation, recommend
+from sparsefed.commands.audit.options import AuditOptions
 
-__all__ = [
-    "AuditOptions",
-    "AuditResult",
-    "Candidate",
-    "Recommendation",
-    "ask",
-    "attacked",
-    "audit",
-    "demo",
-    "forget",
-    "introduction",
-    "limits",
-    "read",
-    "reasons",
-    "recommend",
-    "run_audit",
-    "verdict",
-]
+__all__ = ["AuditOptions", "AuditResult", "audit", "demo", "forget", "introduction", "run_audit"]

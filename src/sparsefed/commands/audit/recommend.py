@@ -8,7 +8,7 @@
    (`results.matrix.judged`); among these, the one whose worst attack does least harm.
 4. A defense as good as that one, within the spread of its seeds but at least `TIE` and at most `WIDEST`, ties with it.
    Of those that tie, the ones that keep most test accuracy without attackers, within `TIE`; of these the simplest: its
-   server must see least, then its devices send and receive least, then it comes first in the panel.
+   server must see least, then its devices send and receive least, then it comes first in the list.
 5. If that one does not hold, defenses that hold but cost too much are named beside it.
 
 Times are not used: they differ from run to run, and a recommendation must not.
@@ -40,14 +40,18 @@ class Candidate:
 
     @property
     def worst(self) -> tuple[str, float] | None:
-        """Return the attack that does most harm, and how much; the first of equals."""
-        known = {attack: harm for attack, harm in self.harms.items() if harm is not None}
-        name = max(known, key=lambda attack: known[attack], default=None)
-        return None if name is None else (name, known[name])
+        """Return the attack that does most harm, and how much."""
+        return worst(self.harms)
 
     @property
     def harm(self) -> float:
         return self.worst[1] if self.worst else 1.0
+
+
+def worst(harms: Mapping[str, float | None]) -> tuple[str, float] | None:
+    """Return the attack that does most harm, and how much; the first of equals, None if none was measured."""
+    known = [(attack, harm) for attack, harm in harms.items() if harm is not None]
+    return max(known, key=lambda each: each[1], default=None)
 
 
 @dataclass(frozen=True)
@@ -60,9 +64,7 @@ class Recommendation:
     harm: float
     tied: tuple[str, ...] = ()  # as good, but less simple
     passed_over: Mapping[str, str] = field(default_factory=dict)
-    holds_but_costs_more: Mapping[str, float] = field(
-        default_factory=dict
-    )  # defenses that would hold, and the accuracy that each costs
+    holds_but_costs_more: Mapping[str, float] = field(default_factory=dict)  # defenses, and the accuracy each costs
 
     @property
     def holds(self) -> bool:
