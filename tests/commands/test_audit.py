@@ -14,7 +14,7 @@ import time
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from sparsefed.config import Config
 from sparsefed.core.errors import ConfigError
 from sparsefed.defenses import DEFENSES
 from sparsefed.results.matrix import Judgement
+from sparsefed.results.numbers import percent
 from sparsefed.sweeps.pool import Pool
 from tests.support.pages import BROWSER, Page, Text, browser
 from tests.support.processes import Nursery, Server
@@ -394,12 +395,29 @@ def commands(process_server: Server, home: Path) -> Nursery:
     return Nursery(process_server, home, **away)
 
 
+def printed(stdout: str, caption: str) -> dict[str, list[str]]:
+    """The rows of a table on the terminal, by their first cell."""
+    below = stdout[stdout.index(f"\n{caption} ") :].splitlines()[2:]
+    lines = takewhile(lambda line: not line.startswith("└"), below)
+    rows = ([cell.strip() for cell in re.split("[┃│]", line)[1:-1]] for line in lines)
+    return {first: rest for first, *rest in filter(None, rows) if first}
+
+
 @pytest.mark.slow
 @pytest.mark.process
 def test_an_audit_ends_in_tables_a_verdict_and_three_files(done: tuple[Path, str], finished: Path) -> None:
     out = finished
     found, stdout = steady(out), done[1]
-    assert found["verdict"][0] in stdout and "Test accuracy" in stdout
+    assert found["verdict"][0] in stdout
+    for caption, key in (("Attack accuracy", "attack_accuracy"), ("Test accuracy", "test_accuracy")):
+        table = printed(stdout, caption)  # every defense under every attack
+        assert list(table) == ["Defense", UNDEFENDED, "clipping", "sparsefed"]
+        measured = [entry for entry in found["matrix"] if entry[key] is not None]
+        assert table["Defense"] == list(dict.fromkeys(entry["attack"] for entry in measured))
+        for entry in measured:
+            shown = table[entry["defense"]][table["Defense"].index(entry["attack"])]
+            assert shown.removesuffix(" DNC") == percent(entry[key])
+            assert key == "attack_accuracy" or shown.endswith(" DNC") == (not entry["converged"])
     assert all(f"wrote runs/mine-audit/{name}" in stdout for name in ("audit.html", "audit.json", "recommended.toml"))
     assert list(found["defenses"]) == [UNDEFENDED, "clipping", "sparsefed"]
     assert list(found["attacks"]) == ["pgd", "sign_flip"]
@@ -433,7 +451,7 @@ def test_numbers_are_those_of_the_runs(finished: Path) -> None:
 
 
 @pytest.mark.process
-def test_lengths_are_those_of_honest_devices_that_nobody_attacks(finished: Path) -> None:
+def test_lengths_are_those_of_honest_devices_without_an_attack(finished: Path) -> None:
     out = finished
     rows = [json.loads(line) for line in (out / "calibration.jsonl").read_text().splitlines()]
     calm = [runs.load_run(out / "cells" / row["key"]) for row in rows if row["cell"]["attack"] == "no attack"]

@@ -18,13 +18,13 @@ SAID: Mapping[Judgement, str] = {"held": "held", "in part": "held in part", "fel
 
 def verdict(runs: Sequence[RunRecord]) -> list[str]:
     """Return the results and which defense held, in two sentences per setting."""
-    return told(matrices(runs))
+    return verdicts(matrices(runs))
 
 
-def told(found: Sequence[Matrix]) -> list[str]:
+def verdicts(settings: Sequence[Matrix]) -> list[str]:
     """Return two sentences for each of the first matrices."""
-    several = [sentence for matrix in found[:MOST_SETTINGS] for sentence in sentences(matrix)]
-    rest = len(found) - MOST_SETTINGS
+    several = [sentence for matrix in settings[:MOST_SETTINGS] for sentence in sentences(matrix)]
+    rest = len(settings) - MOST_SETTINGS
     return [*several, f"{rest} more settings are in the tables below."] if rest > 0 else several
 
 

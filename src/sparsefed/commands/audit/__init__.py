@@ -1,6 +1,6 @@
 """An audit: every defense against the strongest attacks that a config's threat model allows, and which to use.
 
-options.py          what is audited, and how thoroughly
+options.py          what is audited, and how thoroughly; the demo, a small audit
 defense_specs.py    the defenses, their parameters by stated rules
 attack_specs.py     the attacks, and the variants of each that every defense meets
 plan.py             all of it as plans for `sweeps`: cells, resumable, never run twice
@@ -8,14 +8,12 @@ analysis.py         `audit`: calibration -> matrix -> recommendation -> sensitiv
 findings.py         `AuditResult`, and what follows from the runs
 recommend.py        the recommendation, a pure rule
 document.py         the result as a document
-demo.py             a small audit of a config that ships with the package
 """
 
 from __future__ import annotations
 
-from sparsefed.commands.audit.analysis import audit, run_audit
-from sparsefed.commands.audit.demo import demo, forget, introduction
+from sparsefed.commands.audit.analysis import audit, forget, run_audit
 from sparsefed.commands.audit.findings import AuditResult
-from sparsefed.commands.audit.options import AuditOptions
+from sparsefed.commands.audit.options import AuditOptions, demo, introduction
 
 __all__ = ["AuditOptions", "AuditResult", "audit", "demo", "forget", "introduction", "run_audit"]

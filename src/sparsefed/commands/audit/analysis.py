@@ -6,6 +6,7 @@ cell that fails leaves a gap in the matrix, which the recommendation respects, a
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from sparsefed import runs
 from sparsefed.commands.audit import findings
 from sparsefed.commands.audit.attack_specs import AttackSpec, attack_specs
 from sparsefed.commands.audit.defense_specs import BASELINE, UNDEFENDED, DefenseSpec, Facts, defense_specs
+from sparsefed.commands.audit.document import CONFIG, NUMBERS, PAGE
 from sparsefed.commands.audit.findings import AuditResult
 from sparsefed.commands.audit.options import AuditOptions
 from sparsefed.commands.audit.plan import ATTACK, DEFENSE, DIALS, matrix_plan, sensitivity_plan
@@ -114,11 +116,21 @@ def _measured(options: AuditOptions, out: Path, run: RunPlan) -> AuditResult:
     defenses = defense_specs(options, facts)
     plan = matrix_plan(MATRIX, options, defenses.chosen, attacks.chosen)
     rows, problem = run(plan, _cells(calibration), 0)
-    measured = findings.measure(rows, out)
-    candidates = findings.candidates(measured, defenses.chosen, attacks.chosen)
-    best = recommend(candidates, options.tolerance / 100, UNDEFENDED)
-    result = AuditResult(options, attacks, defenses, facts, measured, best, out, problem)
+    result = AuditResult(options, attacks, defenses, facts, *findings.measure(rows, out), out, problem)
+    best = recommend(findings.candidates(result), options.tolerance / 100, UNDEFENDED)
+    result = replace(result, recommendation=best)
     return _with_sensitivity(result, out, run, _cells(plan)) if options.sensitivity else result
+
+
+def forget(out: Path) -> None:
+    """Delete what an audit left in a folder, and nothing else."""
+    if not out.is_dir():
+        return
+    with runs.locked(out), results.disk(out):
+        for folder in (results.CELLS, results.FAILED):
+            shutil.rmtree(out / folder, ignore_errors=True)
+        for name in (*(f"{plan}.jsonl" for plan in PLANS), results.TIMINGS, PAGE, NUMBERS, CONFIG):
+            (out / name).unlink(missing_ok=True)
 
 
 def whole(progress: Progress, before: int, after: int) -> Progress:
@@ -174,7 +186,7 @@ def _with_sensitivity(result: AuditResult, out: Path, run: RunPlan, before: int)
         return result
     rows, problem = run(plan, before, 0)
     pairs = {(row["cell"][DEFENSE], attack) for row in rows for attack in (NO_ATTACK, row["cell"][ATTACK])}
-    own = [several[0] for pair, several in result.measured.records.items() if pair in pairs]
+    own = [several[0] for pair, several in result.runs.items() if pair in pairs]
     varied = [findings.load(row, out) for row in rows if row["status"] == "done"]
     return replace(result, varied=(*own, *varied), problem=result.problem or problem)
 
@@ -185,5 +197,5 @@ def _varied(result: AuditResult) -> Iterator[tuple[DefenseSpec, AttackSpec, str]
     for spec in result.defenses.chosen:
         strongest = findings.strongest(result, spec.name)
         varies = spec.name in names and any(spec.table.get(dial) is not None for dial in DIALS)
-        if varies and strongest and spec.name in result.measured.unattacked:
+        if varies and strongest and spec.name in result.unattacked:
             yield (spec, *strongest)

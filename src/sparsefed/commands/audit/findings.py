@@ -2,59 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from statistics import fmean, median
+from statistics import median
 
 from sparsefed import config as configs
-from sparsefed import runs
 from sparsefed.commands.audit.attack_specs import GIVEN, AttackSpec, AttackSpecs
-from sparsefed.commands.audit.defense_specs import DefenseSpec, DefenseSpecs, Facts
+from sparsefed.commands.audit.defense_specs import DefenseSpecs, Facts
 from sparsefed.commands.audit.options import AuditOptions
 from sparsefed.commands.audit.plan import ATTACK, DEFENSE
-from sparsefed.commands.audit.recommend import Candidate, Recommendation, worst
+from sparsefed.commands.audit.recommend import Candidate, Recommendation
 from sparsefed.commands.certify import certify
 from sparsefed.config import Config
-from sparsefed.core.errors import SparseFedError
+from sparsefed.core.errors import RunError, SparseFedError
 from sparsefed.core.types import RunRecord
 from sparsefed.defenses import DEFENSES, rule_info
 from sparsefed.reports.result import Report
-from sparsefed.results.matrix import NO_ATTACK, Entry, Judgement, Matrix, judged, judgements
+from sparsefed.results.matrix import NO_ATTACK, Entry, Matrix, judged, judgements, mean
 from sparsefed.results.numbers import curve
 from sparsefed.results.summary import summary
+from sparsefed.runs import load_run
 from sparsefed.sweeps import ledger
 from sparsefed.sweeps.ledger import Row
 
 SIGHT = ("rows", "all rows", "history", "root", "layers", "model")  # beyond norms and sums, in increasing order
 CERTIFIED = "sparsefed"  # besides the recommended defense
 Pair = tuple[str, str]  # defense, attack
-
-
-@dataclass(frozen=True)
-class Measured:
-    """The runs of the matrix: what was reported, and what the search tried."""
-
-    matrix: Matrix
-    records: Mapping[Pair, tuple[RunRecord, ...]]  # one per seed
-    variants: Mapping[Pair, str]  # the strongest
-    tried: Mapping[Pair, Mapping[str, Mapping[str, float]]]  # the result of each variant at the search's seed
-
-    @property
-    def unattacked(self) -> dict[str, tuple[RunRecord, ...]]:
-        """Return the runs without attackers, by defense."""
-        return {defense: several for (defense, attack), several in self.records.items() if attack == NO_ATTACK}
-
-    @property
-    def worst(self) -> dict[str, str]:
-        """Return the attack that does most harm, by defense; the first of equals."""
-        harms = {name: worst(harms_of(self.matrix, name, self.matrix.hostile)) for name in self.matrix.defenses}
-        return {defense: most[0] for defense, most in harms.items() if most is not None}
-
-    @property
-    def worst_records(self) -> list[RunRecord]:
-        """Return, for each defense, the run at the first seed under the attack that does it most harm."""
-        return [self.records[pair][0] for pair in self.worst.items()]
 
 
 @dataclass(frozen=True)
@@ -65,10 +40,13 @@ class AuditResult(Report, described_by="sparsefed.commands.audit.document"):
     attacks: AttackSpecs
     defenses: DefenseSpecs
     facts: Facts
-    measured: Measured
-    recommendation: Recommendation | None
+    matrix: Matrix
+    runs: Mapping[Pair, tuple[RunRecord, ...]]  # that are reported, one per seed
+    variants: Mapping[Pair, str]  # the strongest
+    tried: Mapping[Pair, Mapping[str, Mapping[str, float]]]  # the result of each variant at the search's seed
     folder: Path | None  # of the runs; None: they were not kept
-    problem: Exception | None = None  # a sentence about runs that failed
+    problem: Exception | None  # a sentence about runs that failed
+    recommendation: Recommendation | None = None
     varied: tuple[RunRecord, ...] = ()  # with other k and L, and with its own
     certificates: Mapping[str, str] = field(default_factory=dict)  # by defense: its certificate, or why it has none
     seconds: float | None = None  # of all runs
@@ -78,16 +56,23 @@ class AuditResult(Report, described_by="sparsefed.commands.audit.document"):
         return self.options.config
 
     @property
-    def matrix(self) -> Matrix:
-        return self.measured.matrix
+    def unattacked(self) -> dict[str, RunRecord]:
+        """Return the run without attackers at the first seed, by defense."""
+        return {defense: several[0] for (defense, attack), several in self.runs.items() if attack == NO_ATTACK}
+
+    @cached_property
+    def worst(self) -> dict[str, str]:
+        """Return the attack that does most harm, by defense."""
+        most = {each.name: each.worst for each in candidates(self)}
+        return {defense: attack[0] for defense, attack in most.items() if attack is not None}
 
 
-# --- from runs to numbers --------------------------------------------------------------------------------------------
+Runs = tuple[Matrix, dict[Pair, tuple[RunRecord, ...]], dict[Pair, str], dict[Pair, dict[str, Mapping[str, float]]]]
 
 
-def measure(rows: Sequence[Row], out: Path) -> Measured:
-    """Return the reported runs as a matrix, in the order of the plan; failed runs are missing."""
-    records: dict[Pair, tuple[RunRecord, ...]] = {}
+def measure(rows: Sequence[Row], out: Path) -> Runs:
+    """Return `matrix`, `runs`, `variants` and `tried` of a result, in the order of the plan, without failed runs."""
+    reported: dict[Pair, tuple[RunRecord, ...]] = {}
     variants: dict[Pair, str] = {}
     tried: dict[Pair, dict[str, Mapping[str, float]]] = {}
     for row in rows:
@@ -96,19 +81,19 @@ def measure(rows: Sequence[Row], out: Path) -> Measured:
         if row["status"] == "done" and row["role"] == "search":
             tried.setdefault(pair, {})[variant] = row["metrics"]
         elif row["status"] == "done":
-            records[pair] = (*records.get(pair, ()), load(row, out))
+            reported[pair] = (*reported.get(pair, ()), load(row, out))
             variants[pair] = variant
-    defenses, attacks = (tuple(dict.fromkeys(pair[i] for pair in records)) for i in range(2))
-    entries = {pair: Entry(tuple(summary(several))) for pair, several in records.items()}
-    unattacked_first = tuple(sorted(attacks, key=lambda attack: attack != NO_ATTACK))
-    return Measured(Matrix("", defenses, unattacked_first, entries), records, variants, tried)
+    defenses, attacks = (dict.fromkeys(pair[i] for pair in reported) for i in range(2))
+    columns = sorted(attacks, key=lambda attack: attack != NO_ATTACK)
+    entries = {pair: Entry(tuple(summary(several))) for pair, several in reported.items()}
+    return Matrix("", tuple(defenses), tuple(columns), entries), reported, variants, tried
 
 
 def load(row: Row, out: Path) -> RunRecord:
     """Load a run, named after its defense and attack."""
     defense, attack = row["cell"][DEFENSE], row["cell"][ATTACK]
     name = f"{defense}, {attack}" if attack == NO_ATTACK else f"{defense} under {attack}"
-    return replace(runs.load_run(ledger.folder(out, row["key"])), name=name)
+    return replace(load_run(ledger.folder(out, row["key"])), name=name)
 
 
 def harm(matrix: Matrix, defense: str, attack: str) -> float | None:
@@ -116,38 +101,23 @@ def harm(matrix: Matrix, defense: str, attack: str) -> float | None:
     entry = matrix.entries.get((defense, attack))
     if entry is None or judged(matrix, defense, attack) is None:
         return None
-    if not entry.converged:
-        return 1.0
     known = [value for value in (matrix.gained(defense, attack), matrix.lost(defense, attack)) if value is not None]
-    return min(1.0, max(0.0, *known))
+    return min(1.0, max(0.0, *known)) if entry.converged else 1.0
 
 
-def harms_of(matrix: Matrix, defense: str, attacks: Iterable[str]) -> dict[str, float | None]:
-    """Return the harm that each of these attacks does to a defense."""
-    return {attack: harm(matrix, defense, attack) for attack in attacks}
-
-
-def candidates(measured: Measured, defenses: Sequence[DefenseSpec], attacks: Sequence[AttackSpec]) -> list[Candidate]:
+def candidates(result: AuditResult) -> list[Candidate]:
     """Return the defenses as candidates for the recommendation."""
-    judgement = judgements(measured.matrix)
-    names = [attack.name for attack in attacks]
-    return [_candidate(measured, defense, names, judgement.get(defense.name)) for defense in defenses]
-
-
-def _candidate(
-    measured: Measured, defense: DefenseSpec, attacks: Sequence[str], judgement: Judgement | None
-) -> Candidate:
-    name, entries = defense.name, measured.matrix.entries
-    unattacked, most = entries.get((name, NO_ATTACK)), measured.worst.get(name)
-    return Candidate(
-        name,
-        unattacked.test if unattacked is not None and unattacked.converged else None,
-        harms_of(measured.matrix, name, attacks),
-        judgement,
-        spread=entries[name, most].spread if most else 0.0,
-        sees=sight(str(defense.table["name"])),
-        traffic=sum(bytes_of(measured, name, way) or 0.0 for way in ("upload", "download")),
-    )
+    matrix, judgement, cost = result.matrix, judgements(result.matrix), costs(result)
+    several = []
+    for name, table in ((spec.name, spec.table) for spec in result.defenses.chosen):
+        unattacked = matrix.entries.get((name, NO_ATTACK))
+        clean = unattacked.test if unattacked is not None and unattacked.converged else None
+        harms = {attack.name: harm(matrix, name, attack.name) for attack in result.attacks.chosen}
+        traffic = sum(cost.get(name, {}).get(way) or 0.0 for way in ("up", "down"))
+        each = Candidate(name, clean, harms, judgement.get(name), sees=sight(str(table["name"])), traffic=traffic)
+        spread = matrix.entries[name, each.worst[0]].spread if each.worst else 0.0
+        several.append(replace(each, spread=spread))
+    return several
 
 
 def sight(rule: str) -> int:
@@ -156,29 +126,25 @@ def sight(rule: str) -> int:
     return max((SIGHT.index(need) + 1 for need in needs), default=0)
 
 
-def _unattacked_values(measured: Measured, defense: str, key: str) -> list[float]:
-    return [value for record in measured.unattacked.get(defense, ()) for _, value in curve(record.rows, key)]
+def costs(result: AuditResult) -> dict[str, dict[str, float | None]]:
+    """Return the cost of each defense without attackers: a round's `seconds`, and a device's bytes `up` and `down`.
 
-
-def bytes_of(measured: Measured, defense: str, way: str) -> float | None:
-    """Return the mean number of bytes of a device's upload or download in a round without attackers."""
-    values = _unattacked_values(measured, defense, f"{way}_bytes")
-    return fmean(values) if values else None
-
-
-def round_seconds(measured: Measured, defense: str) -> float | None:
-    """Return a round's time, the median of the fastest tenth: other load on a machine can only slow it down."""
-    timed = sorted(_unattacked_values(measured, defense, "seconds"))
-    return median(timed[: max(1, len(timed) // 10)]) if timed else None
-
-
-# --- what follows from them ------------------------------------------------------------------------------------------
+    A round's time is the median of the fastest tenth, because other load on a machine can only slow it down.
+    """
+    table: dict[str, dict[str, float | None]] = {}
+    for name in result.unattacked:
+        rows = [row for run in result.runs[name, NO_ATTACK] for row in run.rows]
+        timed = sorted(seconds for _, seconds in curve(rows, "seconds"))
+        fastest = timed[: max(1, len(timed) // 10)]
+        up, down = (mean([value for _, value in curve(rows, f"{way}_bytes")]) for way in ("upload", "download"))
+        table[name] = {"seconds": median(fastest) if fastest else None, "up": up, "down": down}
+    return table
 
 
 def strongest(result: AuditResult, defense: str) -> tuple[AttackSpec, str] | None:
     """Return the attack that does a defense most harm, with its strongest variant."""
-    name, variants = result.measured.worst.get(defense), result.measured.variants
-    return next(((attack, variants[defense, name]) for attack in result.attacks.chosen if attack.name == name), None)
+    name = result.worst.get(defense)
+    return next(((each, result.variants[defense, name]) for each in result.attacks.chosen if each.name == name), None)
 
 
 def recommended(result: AuditResult) -> Config | None:
@@ -188,12 +154,8 @@ def recommended(result: AuditResult) -> Config | None:
 
 def equipped(result: AuditResult, defense: str) -> Config:
     """Return the audited config with one of the defenses, under the strongest attack found against it."""
-    own = next(spec.table for spec in result.defenses.chosen if spec.name == defense)
-    table = {
-        **configs.dump(result.config),
-        "name": f"{result.config.name or 'audit'}-recommended",
-        "defense": dict(own),
-    }
+    table = {**configs.dump(result.config), "name": f"{result.config.name or 'audit'}-recommended"}
+    table["defense"] = next(dict(spec.table) for spec in result.defenses.chosen if spec.name == defense)
     if hardest := strongest(result, defense):
         attack, variant = hardest
         table["attack"] = attack.variant(variant)
@@ -202,16 +164,15 @@ def equipped(result: AuditResult, defense: str) -> Config:
 
 def certificates(result: AuditResult) -> dict[str, str]:
     """Return the certificates of the recommended defense and of SparseFed, by name, or why there are none."""
-    best, compared = result.recommendation, [spec.name for spec in result.defenses.chosen]
-    names = dict.fromkeys([*([best.name] if best else []), CERTIFIED])
-    return {name: _certificate(result, name) for name in names if name in compared}
+    names = dict.fromkeys([*([result.recommendation.name] if result.recommendation else []), CERTIFIED])
+    return {name: _certificate(result, name) for name in names if any(name == s.name for s in result.defenses.chosen)}
 
 
 def _certificate(result: AuditResult, defense: str) -> str:
     """Certify the audited config with this defense, for the model trained without attackers if there is one."""
-    trained = result.measured.unattacked.get(defense)
+    trained = result.unattacked.get(defense)
     try:
-        certificate = certify(equipped(result, defense), trained=trained[0].folder if trained else None)
+        certificate = certify(equipped(result, defense), trained=trained.folder if trained else None)
     except SparseFedError as error:
         return f"None: {str(error).rstrip('.')}."
     accuracy = certificate.certified_accuracy_sentence
@@ -220,10 +181,10 @@ def _certificate(result: AuditResult, defense: str) -> str:
 
 def detached(result: AuditResult) -> AuditResult:
     """Return the result without anything that points into its folder, which is about to be removed."""
-
-    def moved(records: Iterable[RunRecord]) -> tuple[RunRecord, ...]:
-        return tuple(replace(record, folder=None) for record in records)
-
-    records = {pair: moved(several) for pair, several in result.measured.records.items()}
-    measured = replace(result.measured, records=records)
-    return replace(result, measured=measured, varied=moved(result.varied), folder=None)
+    reported = {pair: tuple(replace(run, folder=None) for run in several) for pair, several in result.runs.items()}
+    varied = tuple(replace(run, folder=None) for run in result.varied)
+    problem = result.problem
+    if problem is not None and result.folder is not None:
+        reason = str(problem).partition(f"; {result.folder / ledger.FAILED}")[0]
+        problem = RunError(f"{reason}; nothing was kept, so give a folder to see the log of each failure")
+    return replace(result, runs=reported, varied=varied, problem=problem, folder=None)

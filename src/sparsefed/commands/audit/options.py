@@ -1,15 +1,20 @@
-"""The options of an audit, checked before anything is computed."""
+"""The options of an audit, checked before anything is computed; and those of the demo, short enough to watch."""
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import resources
 
+from sparsefed import config as configs
 from sparsefed.config import Config
 from sparsefed.core.errors import ConfigError
+from sparsefed.results.verdict import listed
 
 SEARCH = 1000  # added to the config's seed for the runs of the search: no reported run is one that was selected
 ALL, AUTO = "all", "auto"
+DEMO_DEFENSES = ("undefended", "clipping", "sparsefed", "multi_krum")
 
 
 @dataclass(frozen=True)
@@ -63,3 +68,34 @@ def _names(option: str, given: str | Sequence[str], word: str) -> tuple[str, ...
     if word in names and len(names) > 1:
         raise ConfigError(f"{option} is '{text}': '{word}' stands alone, or leave it out and name some")
     return () if names == (AUTO,) else names
+
+
+def threat_in_words(config: Config) -> str:
+    """Describe the threat model of a config in a few words."""
+    threat = config.threat
+    if threat.per_round is not None:
+        attackers = f"{threat.per_round} attackers in every round"
+    elif threat.share is not None:
+        attackers = f"{100 * threat.share:.3g} % of the devices compromised"
+    else:
+        attackers = f"{threat.count if threat.ids is None else len(threat.ids)} devices compromised"
+    return f"{attackers}, knowing {' and '.join(threat.knowledge) or 'nothing but public facts'}"
+
+
+def demo(overrides: Sequence[str] = ()) -> AuditOptions:
+    """Return the demo's options: four defenses, the config's attack and an untargeted one, at one seed."""
+    text = resources.files("sparsefed").joinpath("config/files/demo.toml").read_text(encoding="utf-8")
+    config = configs.parse(tomllib.loads(text), overrides)
+    return AuditOptions(config, DEMO_DEFENSES, ["sign_flip"], trials=1, seeds=1, sensitivity=False)
+
+
+def introduction(options: AuditOptions) -> str:
+    """Return a text that explains the demo before it runs."""
+    config = options.config
+    points = config.attack.params.get("auxiliary", 0) if config.attack else 0
+    return (
+        f"{config.data.devices} devices share {config.data.name} ({config.data.partition}); {threat_in_words(config)}. "
+        f"The first attack wants {points} test images labelled wrongly, the second a useless model. The same "
+        f"{config.model.name}, {config.rounds} rounds of {config.train.cohort} devices, under each attack and without "
+        f"one: {listed(options.defense_names)}.\n"
+    )
