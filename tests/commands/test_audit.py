@@ -26,7 +26,7 @@ from sparsefed import config as configs
 from sparsefed import runs
 from sparsefed.attacks import ATTACKS
 from sparsefed.commands import audit as audits
-from sparsefed.commands.audit.attack_specs import GIVEN, attack_specs, varied_ranges, variants
+from sparsefed.commands.audit.attack_specs import GIVEN, attack_specs, variants, varied_ranges
 from sparsefed.commands.audit.defense_specs import UNDEFENDED, Facts, defense_specs
 from sparsefed.commands.audit.plan import turned
 from sparsefed.commands.audit.recommend import ORDER, TIE, WIDEST, Candidate, Recommendation, recommend

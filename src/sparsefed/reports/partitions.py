@@ -182,8 +182,8 @@ def _sizes(of: Portrait) -> alt.Chart:
     room = 0 if wide else max(0, 5 - len(of.bars))  # so that a single bar does not fill the chart
     low, high = max(of.bars[0][0] - room, -0.5), of.bars[-1][1] + room
     scale = alt.Scale(type="log" if wide else "linear", domain=[low, high], nice=False, zero=False)
-    ticks = log_ticks(low, high) if wide else _ticks(low, high)
-    axis = alt.Axis(format="~d", grid=False, labelOverlap=True, values=ticks)
+    ticks = {"values": log_ticks(low, high)} if wide else {"tickMinStep": 1, "tickCount": 8}
+    axis = alt.Axis(format="~d", grid=False, labelOverlap=True, **ticks)
     rows = [{"from": a, "to": b, "Examples": _range(a, b), "Devices": n} for a, b, n in of.bars if n]
     drawn = alt.Chart(alt.InlineData(values=rows)).mark_rect(color=PALETTE[0])
     histogram: alt.Chart = drawn.encode(
@@ -194,13 +194,6 @@ def _sizes(of: Portrait) -> alt.Chart:
         tooltip=[alt.Tooltip("Examples:N"), alt.Tooltip("Devices:Q", format=",")],
     ).properties(width=SIZE["width"], height=160)
     return histogram
-
-
-def _ticks(low: float, high: float) -> list[int]:
-    """Return whole numbers between the two: all of them, or eight."""
-    marks = int(high - low) if high - low <= 12 else 8
-    step = (high - low - 1) / max(1, marks - 1)
-    return sorted({round(low + 0.5 + i * step) for i in range(marks)})
 
 
 def _range(low: float, high: float) -> str:

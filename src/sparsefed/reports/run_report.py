@@ -57,8 +57,8 @@ CAPTIONS = {  # of the charts under each heading, by the start of a chart's name
     },
     "Pareto front": {"pareto-": PARETO},
     "What k and L cost and buy": {
-        "k-": "Runs that differ in k alone; of several seeds the mean, with a bar from the lowest to the highest.",
-        "clip-norm-": "Runs that differ in L alone; of several seeds the mean, with a bar from the lowest to the highest.",
+        "k-": "Runs that differ in k alone; of several seeds the mean, and a bar from lowest to highest.",
+        "clip-norm-": "Runs that differ in L alone; of several seeds the mean, and a bar from lowest to highest.",
     },
     "Norms": {
         "attack-landed": "The share of what attackers sent, by squared length, on coordinates that the server changed.",

@@ -21,9 +21,7 @@ from sparsefed.reports import document as doc
 from sparsefed.reports import partitions
 from sparsefed.reports import reproduction as again
 from sparsefed.reports.heat import class_part, matrix_part
-from sparsefed.reports.pareto import SAID as PARETO
-from sparsefed.reports.pareto import chart as pareto_chart
-from sparsefed.reports.pareto import numbers_table, worst_cases
+from sparsefed.reports.pareto import fronts
 from sparsefed.reports.run_charts import charts
 from sparsefed.reports.run_report import figures
 from sparsefed.reports.tradeoff import tradeoffs
@@ -112,8 +110,9 @@ def _recommendation(result: AuditResult) -> Iterator[doc.Block]:
 
 
 def _pareto(result: AuditResult) -> Iterator[doc.Block]:
-    if any(attack.targeted for attack in result.attacks.chosen) and (cases := worst_cases(result.matrix)):
-        yield doc.Figure("pareto-1", pareto_chart(cases, "What can be had"), PARETO, numbers_table(cases))
+    if any(attack.targeted for attack in result.attacks.chosen):
+        drawn = {f"pareto-{i}": chart for i, chart in enumerate(fronts([result.matrix]), start=1)}
+        yield from figures("Pareto front", drawn, (), [result.matrix])
 
 
 def _sensitivity(varied: Sequence[RunRecord]) -> list[doc.Block]:
@@ -162,21 +161,11 @@ def _costs(result: AuditResult) -> Iterator[doc.Block]:
     formats = {"times": times, "up": traffic, "down": traffic}
     rows = (
         (name, *(doc.TableCell(write(cost[key]), cost[key]) for key, write in formats.items()))
-        for name, cost in _relative_costs(result).items()
+        for name, cost in costs(result).items()
     )
     heads = ("Defense", "Time of a round", "Bytes up", "Bytes down")
     yield doc.table("What each defense costs without attackers", heads, rows)
     yield doc.note(TIMES)
-
-
-def _relative_costs(result: AuditResult) -> dict[str, dict[str, float | None]]:
-    """Return the costs of each defense, with the `times` that a round takes as long as without a defense."""
-    table = costs(result)
-    plain = table.get(UNDEFENDED, {}).get("seconds")
-    ratios = {
-        name: own["seconds"] / plain if own["seconds"] is not None and plain else None for name, own in table.items()
-    }
-    return {name: {**own, "times": ratios[name]} for name, own in table.items()}
 
 
 def _certificates(result: AuditResult) -> Iterator[doc.Block]:
@@ -296,7 +285,7 @@ def _record(result: AuditResult, defense: str, attack: str) -> dict[str, Any]:
 
 def numbers(result: AuditResult) -> dict[str, Any]:
     """Return everything on the page, as numbers."""
-    options, facts, cost = result.options, result.facts, _relative_costs(result)
+    options, facts, cost = result.options, result.facts, costs(result)
     seeds = {"seeds": list(options.reported_seeds), "search_seed": options.search_seed}
     return {
         "format": FORMAT,

@@ -10,7 +10,7 @@ from statistics import median
 
 from sparsefed import config as configs
 from sparsefed.commands.audit.attack_specs import GIVEN, AttackSpec, AttackSpecs
-from sparsefed.commands.audit.defense_specs import DefenseSpecs, Facts
+from sparsefed.commands.audit.defense_specs import UNDEFENDED, DefenseSpecs, Facts
 from sparsefed.commands.audit.options import AuditOptions
 from sparsefed.commands.audit.plan import ATTACK, DEFENSE
 from sparsefed.commands.audit.recommend import Candidate, Recommendation
@@ -97,7 +97,7 @@ def load(row: Row, out: Path) -> RunRecord:
 
 
 def harm(matrix: Matrix, defense: str, attack: str) -> float | None:
-    """Return the larger of what attackers gained and what was lost, from 0 to 1; None if it was not measured."""
+    """Return the larger of what attackers gained and what was lost, 1 if the model did not learn; None if unknown."""
     entry = matrix.entries.get((defense, attack))
     if entry is None or judged(matrix, defense, attack) is None:
         return None
@@ -127,7 +127,7 @@ def sight(rule: str) -> int:
 
 
 def costs(result: AuditResult) -> dict[str, dict[str, float | None]]:
-    """Return the cost of each defense without attackers: a round's `seconds`, and a device's bytes `up` and `down`.
+    """Return what a defense costs without attackers: a round's `seconds`, `times` the baseline's, bytes `up`, `down`.
 
     A round's time is the median of the fastest tenth, because other load on a machine can only slow it down.
     """
@@ -135,9 +135,12 @@ def costs(result: AuditResult) -> dict[str, dict[str, float | None]]:
     for name in result.unattacked:
         rows = [row for run in result.runs[name, NO_ATTACK] for row in run.rows]
         timed = sorted(seconds for _, seconds in curve(rows, "seconds"))
-        fastest = timed[: max(1, len(timed) // 10)]
+        seconds = median(timed[: max(1, len(timed) // 10)]) if timed else None
         up, down = (mean([value for _, value in curve(rows, f"{way}_bytes")]) for way in ("upload", "download"))
-        table[name] = {"seconds": median(fastest) if fastest else None, "up": up, "down": down}
+        table[name] = {"seconds": seconds, "up": up, "down": down}
+    plain = table.get(UNDEFENDED, {}).get("seconds")
+    for cost in table.values():
+        cost["times"] = cost["seconds"] / plain if cost["seconds"] is not None and plain else None
     return table
 
 

@@ -2,14 +2,11 @@
 
 1. *Eligible* is a defense that learned without attackers, met every attack, and without attackers costs at most
    `tolerance` of test accuracy against no defense.
-2. An attack's *harm* is the larger of what attackers gain (attack accuracy beyond the baseline) and what is lost (test
-   accuracy, against the same defense without attackers); 1 if the model did not learn.
-3. Of the eligible, those come first that held against all attacks, then those that held in part, then those that fell
-   (`results.matrix.judged`); among these, the one whose worst attack does least harm.
-4. A defense as good as that one, within the spread of its seeds but at least `TIE` and at most `WIDEST`, ties with it.
+2. Of the eligible, those come first that held against all attacks, then those that held in part, then those that fell
+   (`results.matrix.judged`); among these, the one whose worst attack does least harm (`findings.harm`).
+3. A defense as good as that one, within the spread of its seeds but at least `TIE` and at most `WIDEST`, ties with it.
    Of those that tie, the ones that keep most test accuracy without attackers, within `TIE`; of these the simplest: its
    server must see least, then its devices send and receive least, then it comes first in the list.
-5. If that one does not hold, defenses that hold but cost too much are named beside it.
 
 Times are not used: they differ from run to run, and a recommendation must not.
 """
