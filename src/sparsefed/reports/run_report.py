@@ -72,7 +72,6 @@ PAGE_ONLY = {  # columns for which a terminal has no room
     "l2 to plain",
 }
 ALONE = Comparison("", None, None, {}, None, None, None)  # a run that there is nothing to compare with
-TABULATED = {"test-accuracy": "test_accuracy", "attack-accuracy": "attack_accuracy"}
 MOST_ROWS = 11  # of the table behind a chart
 MOST_RUNS = 20  # in a table that is not folded
 MOST_NAMED = 12  # runs in the title
@@ -126,8 +125,12 @@ def document(report: RunsReport) -> doc.Document:
     runs = report.runs
     check(runs)
     names = labels(runs)
-    whose = ", ".join(names) if len(names) <= MOST_NAMED else f"{len(names)} runs"
-    return doc.Document(f"SparseFed: {whose}", _lead(runs), tuple(_sections(runs)), heading="SparseFed report")
+    created = sorted(str(run.manifest["created"]) for run in runs if run.manifest.get("created"))
+    started = f". Started {created[0].replace('T', ' ')[:16]}" if created else ""
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    lead = f"{counted(len(runs), 'run')}: {', '.join(names[:MOST_NAMED])}{more}{started}."
+    title = f"SparseFed: {f'{len(names)} runs' if more else ', '.join(names)}"
+    return doc.Document(title, lead, tuple(_sections(runs)), heading="SparseFed report")
 
 
 def results(runs: Sequence[RunRecord]) -> doc.Document:
@@ -155,14 +158,6 @@ def _sections(runs: Sequence[RunRecord]) -> list[doc.Section]:
         doc.section("Configs and versions", again.configs(runs), again.versions(runs)),
         doc.section("How to run it again", again.again(runs)),
     ]
-
-
-def _lead(runs: Sequence[RunRecord]) -> str:
-    created = sorted(str(run.manifest["created"]) for run in runs if run.manifest.get("created"))
-    names = labels(runs)
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    started = f". Started {created[0].replace('T', ' ')[:16]}" if created else ""
-    return f"{counted(len(runs), 'run')}: {', '.join(names[:MOST_NAMED])}{more}{started}."
 
 
 def _summary(runs: Sequence[RunRecord], settings: Sequence[Matrix]) -> Iterator[doc.Block]:
@@ -209,7 +204,7 @@ def _summary_cells(row: SummaryRow) -> Cells:
     rounds = str(row.rounds) if row.finished else progress(row).removesuffix(" rounds")
     return {
         "Run": doc.TableCell(row.name, badges=() if row.finished else (row.status,)),
-        "Test accuracy": doc.TableCell(row.told_accuracy, row.test_accuracy),
+        "Test accuracy": doc.TableCell(row.accuracy_text, row.test_accuracy),
         "Attack accuracy": _cell(percent, row.attack_accuracy),
         "Attack, mean of last epoch": _cell(percent, row.attack_mean),
         "Attack, max of last epoch": _cell(percent, row.attack_max),
@@ -246,8 +241,10 @@ def figures(
     for name, chart in drawn.items():
         for begin, caption in CAPTIONS[heading].items():
             if name.startswith(begin):
-                behind = _numbers(chart.title["text"], runs, TABULATED[name]) if name in TABULATED else None
-                if begin == "pareto-":
+                behind = None
+                if name.endswith("-accuracy"):
+                    behind = _numbers(chart.title["text"], runs, name.replace("-", "_"))
+                elif begin == "pareto-":
                     behind = numbers_table(cases[int(name.removeprefix(begin)) - 1])
                 yield doc.Figure(name, chart, caption, behind)
 
