@@ -1,4 +1,4 @@
-"""The audit: its rule against a naive twin, its panel and attacks by hand, processes that are killed, a browser."""
+"""The audit: its rule against a naive twin, its defenses and attacks by hand, processes that are killed, a browser."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import time
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +26,15 @@ from sparsefed import config as configs
 from sparsefed import runs
 from sparsefed.attacks import ATTACKS
 from sparsefed.commands import audit as audits
-from sparsefed.commands.audit.attack_specs import foes
-from sparsefed.commands.audit.defense_specs import UNDEFENDED, Facts, panel
-from sparsefed.commands.audit.plan import grid, turned
+from sparsefed.commands.audit.attack_specs import GIVEN, attack_specs, variants, varied_ranges
+from sparsefed.commands.audit.defense_specs import UNDEFENDED, Facts, defense_specs
+from sparsefed.commands.audit.plan import turned
 from sparsefed.commands.audit.recommend import ORDER, TIE, WIDEST, Candidate, Recommendation, recommend
-from sparsefed.commands.audit.variants import GIVEN, numbers, variants
 from sparsefed.config import Config
 from sparsefed.core.errors import ConfigError
 from sparsefed.defenses import DEFENSES
 from sparsefed.results.matrix import Judgement
+from sparsefed.results.numbers import percent
 from sparsefed.sweeps.pool import Pool
 from tests.support.pages import BROWSER, Page, Text, browser
 from tests.support.processes import Nursery, Server
@@ -73,8 +73,8 @@ def parsed(**tables: Any) -> Config:
     return configs.parse({**tomllib.loads(CONFIG), **tables})
 
 
-def asked(config: Config | None = None, **options: Any) -> audits.AuditOptions:
-    return audits.ask(config or parsed(), **options)
+def options_of(config: Config | None = None, **options: Any) -> audits.AuditOptions:
+    return audits.AuditOptions(config or parsed(), **options)
 
 
 def called(*arguments: str | Path, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -225,13 +225,13 @@ def test_more_tolerance_never_makes_it_hold_less(candidates: list[Candidate]) ->
     assert levels == sorted(levels, reverse=True)
 
 
-# --- the panel -------------------------------------------------------------------------------------------------------
+# --- the defenses ----------------------------------------------------------------------------------------------------
 
 FACTS = Facts(d=5000, norm=2.0, in_rates=3.5)
 
 
 def tables(config: Config, **options: Any) -> dict[str, Mapping[str, Any]]:
-    return {member.name: member.table for member in panel(asked(config, **options), FACTS).members}
+    return {spec.name: spec.table for spec in defense_specs(options_of(config, **options), FACTS).chosen}
 
 
 def test_parameters_follow_from_the_task() -> None:
@@ -247,21 +247,21 @@ def test_parameters_follow_from_the_task() -> None:
 
 
 def test_f_is_what_a_rule_can_take_or_the_rule_is_left_out() -> None:
-    crowded = panel(asked(parsed(threat={"per_round": 5})), FACTS)
-    found = {member.name: member for member in crowded.members}
+    crowded = defense_specs(options_of(parsed(threat={"per_round": 5})), FACTS)
+    found = {member.name: member for member in crowded.chosen}
     assert found["trimmed_mean"].table["f"] == 4 and "(5), cut" in found["trimmed_mean"].why
     assert found["multi_krum"].table["f"] == 3 and found["bulyan"].table["f"] == 1
-    tiny = panel(asked(parsed(train={"cohort": 4})), FACTS)
-    assert "4 updates" in tiny.left_out["bulyan"] and "bulyan" not in {member.name for member in tiny.members}
+    tiny = defense_specs(options_of(parsed(train={"cohort": 4})), FACTS)
+    assert "4 updates" in tiny.left_out["bulyan"] and "bulyan" not in {member.name for member in tiny.chosen}
     ragged = parsed(data={"name": "digits", "devices": 45}, train={"cohort": 20})  # the last cohort of an epoch: 5
     assert tables(ragged)["multi_krum"]["f"] == 1
 
 
 def test_every_member_of_every_panel_can_be_built() -> None:
-    everybody = panel(asked(defenses="all"), FACTS)
-    for member in everybody.members:
+    everybody = defense_specs(options_of(defenses="all"), FACTS)
+    for member in everybody.chosen:
         configs.parse({**configs.dump(parsed()), "defense": dict(member.table)})
-    assert {*(m.name for m in everybody.members), *everybody.left_out, "mean"} == {*DEFENSES}
+    assert {*(m.name for m in everybody.chosen), *everybody.left_out, "mean"} == {*DEFENSES}
     assert {"dp_noise", "crfl", "rlr", "fltrust"} <= everybody.left_out.keys()
     rooted = parsed(data={**tomllib.loads(CONFIG)["data"], "root": 50})
     assert "fltrust" in tables(rooted) and "fltrust" in tables(parsed(), defenses="fltrust")
@@ -291,45 +291,50 @@ def test_the_configs_own_defense_is_in_the_panel_once() -> None:
 )
 def test_what_cannot_be_asked_is_one_sentence(options: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(says)):
-        question = asked(**options)
-        panel(question, FACTS)
-        foes(question)
+        question = options_of(**options)
+        defense_specs(question, FACTS)
+        attack_specs(question)
 
 
 # --- the attacks -----------------------------------------------------------------------------------------------------
 
 
 def test_attacks_are_what_the_threat_model_allows() -> None:
-    found = foes(asked())
-    assert [foe.name for foe in found.chosen] == ["pgd", "boosted", "sign_flip"]
+    found = attack_specs(options_of())
+    assert [attack.name for attack in found.chosen] == ["pgd", "boosted", "sign_flip"]
     assert found.chosen[1].table == {"name": "boosted", "auxiliary": 10}  # the goal stays, the method's are its own
     assert found.left_out["adaptive_push"] == "must know 'defense' and 'honest updates' and 'server state'"
     assert "lone_pgd" in found.spare
     knowing = parsed(threat={"share": 0.2, "knowledge": ["own data", "defense", "honest updates", "server state"]})
-    assert [foe.name for foe in foes(asked(knowing)).chosen] == ["pgd", "adaptive_push", "adaptive_topk", "min_max"]
-    assert foes(asked(knowing)).left_out == {}
-    spoiling = foes(asked(parsed(attack={"name": "gaussian"}))).chosen
-    assert [foe.name for foe in spoiling] == ["gaussian", "sign_flip", "drift", "label_flip"]
-    assert not any(foe.aimed for foe in spoiling)
+    assert [attack.name for attack in attack_specs(options_of(knowing)).chosen] == [
+        "pgd",
+        "adaptive_push",
+        "adaptive_topk",
+        "min_max",
+    ]
+    assert attack_specs(options_of(knowing)).left_out == {}
+    spoiling = attack_specs(options_of(parsed(attack={"name": "gaussian"}))).chosen
+    assert [attack.name for attack in spoiling] == ["gaussian", "sign_flip", "drift", "label_flip"]
+    assert not any(attack.targeted for attack in spoiling)
 
 
 def test_every_listed_attack_can_begin_an_audit() -> None:
     everything = {"share": 0.2, "knowledge": ["own data", "defense", "honest updates", "server state"]}
     for name in ATTACKS:
-        question = asked(parsed(attack={"name": name}, threat=everything), trials=3)
-        for foe in grid(question).foes.chosen:
-            configs.parse({**configs.dump(question.config), "attack": dict(foe.table)})
-            for part in grid(question).variants[foe.name].values():
-                configs.parse({**configs.dump(question.config), "attack": {**foe.table, **part}})
+        question = options_of(parsed(attack={"name": name}, threat=everything), trials=3)
+        for attack in attack_specs(question).chosen:
+            assert attack.variant(GIVEN) == attack.table
+            for variant in attack.variants:
+                configs.parse({**configs.dump(question.config), "attack": attack.variant(variant)})
 
 
 def test_variants_are_spread_within_their_ranges_and_the_same_every_time() -> None:
-    question = asked()
-    foe, ranges = foes(question).chosen[0], numbers(question.config, foes(question).chosen[0])
-    found = variants(question.config, foe, 9, seed=3)
+    question = options_of()
+    table = attack_specs(question).chosen[0].table
+    ranges, found = varied_ranges(question.config, table), variants(question.config, table, 9, seed=3)
     assert next(iter(found)) == GIVEN and found[GIVEN] == {} and len(found) == 9
-    assert found == variants(question.config, foe, 9, seed=3) != variants(question.config, foe, 9, seed=4)
-    assert list(variants(question.config, foe, 4, seed=3).items()) == list(found.items())[:4]  # more trials only add
+    assert found == variants(question.config, table, 9, seed=3) != variants(question.config, table, 9, seed=4)
+    assert list(variants(question.config, table, 4, seed=3).items()) == list(found.items())[:4]  # more trials only add
     for params in list(found.values())[1:]:
         assert all(ranges[name].low <= value <= ranges[name].high for name, value in params.items())
         assert "to_budget" not in params
@@ -390,12 +395,29 @@ def commands(process_server: Server, home: Path) -> Nursery:
     return Nursery(process_server, home, **away)
 
 
+def printed(stdout: str, caption: str) -> dict[str, list[str]]:
+    """The rows of a table on the terminal, by their first cell."""
+    below = stdout[stdout.index(f"\n{caption} ") :].splitlines()[2:]
+    lines = takewhile(lambda line: not line.startswith("└"), below)
+    rows = ([cell.strip() for cell in re.split("[┃│]", line)[1:-1]] for line in lines)
+    return {first: rest for first, *rest in filter(None, rows) if first}
+
+
 @pytest.mark.slow
 @pytest.mark.process
 def test_an_audit_ends_in_tables_a_verdict_and_three_files(done: tuple[Path, str], finished: Path) -> None:
     out = finished
     found, stdout = steady(out), done[1]
-    assert found["verdict"][0] in stdout and "Test accuracy" in stdout
+    assert found["verdict"][0] in stdout
+    for caption, key in (("Attack accuracy", "attack_accuracy"), ("Test accuracy", "test_accuracy")):
+        table = printed(stdout, caption)  # every defense under every attack
+        assert list(table) == ["Defense", UNDEFENDED, "clipping", "sparsefed"]
+        measured = [entry for entry in found["matrix"] if entry[key] is not None]
+        assert table["Defense"] == list(dict.fromkeys(entry["attack"] for entry in measured))
+        for entry in measured:
+            shown = table[entry["defense"]][table["Defense"].index(entry["attack"])]
+            assert shown.removesuffix(" DNC") == percent(entry[key])
+            assert key == "attack_accuracy" or shown.endswith(" DNC") == (not entry["converged"])
     assert all(f"wrote runs/mine-audit/{name}" in stdout for name in ("audit.html", "audit.json", "recommended.toml"))
     assert list(found["defenses"]) == [UNDEFENDED, "clipping", "sparsefed"]
     assert list(found["attacks"]) == ["pgd", "sign_flip"]
@@ -429,7 +451,7 @@ def test_numbers_are_those_of_the_runs(finished: Path) -> None:
 
 
 @pytest.mark.process
-def test_lengths_are_those_of_honest_devices_that_nobody_attacks(finished: Path) -> None:
+def test_lengths_are_those_of_honest_devices_without_an_attack(finished: Path) -> None:
     out = finished
     rows = [json.loads(line) for line in (out / "calibration.jsonl").read_text().splitlines()]
     calm = [runs.load_run(out / "cells" / row["key"]) for row in rows if row["cell"]["attack"] == "no attack"]
@@ -453,7 +475,7 @@ def test_the_same_command_runs_nothing_again(
 ) -> None:
     copied = Path(shutil.copytree(finished, tmp_path / "out"))
     monkeypatch.setattr(Pool, "start", no_workers)
-    question = asked(audits.read(home / "mine.toml"), defenses=COMPARED, attacks=BESIDE, trials=2, seeds=2)
+    question = options_of(configs.read(home / "mine.toml"), defenses=COMPARED, attacks=BESIDE, trials=2, seeds=2)
     outcome = audits.run_audit(question, copied, 1)
     assert {k: v for k, v in json.loads(outcome.to_json()).items() if k != "timing"} == steady(copied)
     shutil.rmtree(next((copied / "cells").iterdir()))
@@ -527,8 +549,8 @@ def test_a_run_that_fails_leaves_a_hole_and_says_so(home: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "arguments", "says"),
     [
-        (CONFIG.split("[threat]")[0], (), "nobody attacks in this config"),
-        (CONFIG, ("--set", "threat.share=0.0"), "nobody attacks in this config"),
+        (CONFIG.split("[threat]")[0], (), "there are no attackers in this config"),
+        (CONFIG, ("--set", "threat.share=0.0"), "there are no attackers in this config"),
         (CONFIG, ("--set", "attack.auxiliary=200"), "cannot be drawn"),
         (CONFIG, ("--set", "attack.name=ipm", "--set", "attack.boost=1"), "ipm"),
         (CONFIG, ("--defenses", "krun"), "did you mean 'krum'"),
@@ -553,7 +575,7 @@ def test_a_refused_audit_leaves_nothing_behind(
 def test_a_task_that_is_not_learned_is_none_to_audit(tmp_path: Path) -> None:
     config = parsed(train={"cohort": 10, "lr": 1e-9}, rounds=2)
     with pytest.raises(ConfigError, match=r"does not learn .* nothing to defend"):
-        audits.run_audit(asked(config, defenses="clipping", trials=1, seeds=1), tmp_path, 1)
+        audits.run_audit(options_of(config, defenses="clipping", trials=1, seeds=1), tmp_path, 1)
 
 
 # --- the demo --------------------------------------------------------------------------------------------------------

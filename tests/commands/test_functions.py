@@ -1,7 +1,8 @@
-"""`tune`, `choose_k` and `certify` as Python functions: objects in, results out, and no file left behind."""
+"""The commands as Python functions: objects in, results out, and no file left behind."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 from torch import Tensor, nn
 
 from sparsefed import config as configs
+from sparsefed.commands.audit import audit
+from sparsefed.commands.audit.findings import detached
 from sparsefed.commands.certify import Certificate, certify, measure_convergence
 from sparsefed.commands.choose_k import choose_k
 from sparsefed.commands.tune import tune
@@ -17,6 +20,8 @@ from sparsefed.core.errors import ConfigError
 from sparsefed.core.progress import Progress
 from sparsefed.core.rng import rng
 from sparsefed.simulation import Simulation
+from sparsefed.sweeps.ledger import Ledger
+from sparsefed.sweeps.runner import failures
 
 TINY: dict[str, Any] = {
     "name": "tiny",
@@ -90,6 +95,22 @@ def test_choose_k_tunes_the_attack_at_every_k() -> None:
     result = choose_k(configs.parse(TINY), **options, on_progress=seen.append)
     assert result.probes[0].attack is not None
     assert any(each.title == "tuning the attack at k = 5" and each.unit == "trial" for each in seen)
+
+
+@pytest.mark.process
+def test_audit_without_a_folder_keeps_nothing_and_says_so(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"defenses": ["clipping"], "attacks": ["sign_flip"], "trials": 1, "seeds": 1}
+    result = audit({**TINY, "defense": {"name": "undefended"}}, **options, jobs=1)
+    runs = [*(run for several in result.runs.values() for run in several), *result.varied]
+    assert result.problem is None and len(result.runs) == 6 and len(result.varied) == 2 + 8
+    assert result.folder is None and {run.folder for run in runs} == {None}
+    page = result.to_html()  # drawn although the runs are gone
+    assert "temporary folder and not kept" in page and "Test accuracy by class" in page
+    assert not any(str(tmp_path) in text for text in (page, result.to_json(), repr(result)))
+    broken = Ledger(tmp_path, [])
+    broken.failed["key"] = "RuntimeError: a rule with a bug"
+    problem = detached(replace(result, folder=tmp_path, problem=failures(broken, tmp_path))).problem
+    assert "1 cells failed: RuntimeError: a rule with a bug" in str(problem) and str(tmp_path) not in str(problem)
 
 
 def test_certify_takes_a_config_and_names_its_sentences() -> None:

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from sparsefed import attacks, config, data, defenses, models
 from sparsefed.cli.catalogue import catalogue
-from sparsefed.commands.audit.attack_specs import foes
-from sparsefed.commands.audit.defense_specs import Facts, panel
-from sparsefed.commands.audit.options import ask
+from sparsefed.commands.audit.attack_specs import attack_specs
+from sparsefed.commands.audit.defense_specs import Facts, defense_specs
+from sparsefed.commands.audit.options import AuditOptions
 from sparsefed.commands.certify.supported import server_of
 from sparsefed.commands.tune.space import Range, search_space
 from sparsefed.config import Config, parse
@@ -85,12 +85,13 @@ def test_they_run() -> None:
 
 
 def test_an_audit_has_them_with_parameters_that_follow_from_the_task() -> None:
-    asked = ask(toy(defense={"name": "undefended"}, attack={"name": "sign_flip"}))
-    members = {member.name: member.table for member in panel(asked, FACTS).members}
-    assert members["toy_rule"] == {"name": "toy_rule", "f": 2}
-    assert "toy_attack" in {foe.name for foe in foes(asked).chosen}
-    crowd = ask(toy(defense={"name": "undefended"}, threat={"per_round": 9}))
-    assert {m.name: m.table for m in panel(crowd, FACTS).members}["toy_rule"]["f"] == 2  # all that it is defined for
+    options = AuditOptions(toy(defense={"name": "undefended"}, attack={"name": "sign_flip"}))
+    tables = {spec.name: spec.table for spec in defense_specs(options, FACTS).chosen}
+    assert tables["toy_rule"] == {"name": "toy_rule", "f": 2}
+    assert "toy_attack" in {spec.name for spec in attack_specs(options).chosen}
+    crowd = AuditOptions(toy(defense={"name": "undefended"}, threat={"per_round": 9}))
+    tables = {spec.name: spec.table for spec in defense_specs(crowd, FACTS).chosen}
+    assert tables["toy_rule"]["f"] == 2  # all that it is defined for
 
 
 def test_tune_searches_what_the_attack_says() -> None:

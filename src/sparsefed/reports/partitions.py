@@ -29,8 +29,13 @@ TALL, LEAST, ROW = 480, 120, 18  # pixels: of the whole picture at most and at l
 MOST_NAMED = 6  # runs that share a partition, by name
 MOST_DRAWN = 4  # partitions of one report
 LEGEND = {"labelColor": INK, "titleColor": INK, "titleFontWeight": "normal", "labelFontSize": 12}
-SHADES = "Every column is a device, by the class it owns most of; the stronger the colour, the larger a class's share."
-HEIGHTS = "How many devices own how many examples."
+TEXTS = {  # the title and the caption of each chart
+    "devices": (
+        "Who owns which classes",
+        "Every column is a device, by the class it owns most of; the stronger the colour, the larger a class's share.",
+    ),
+    "sizes": ("How much the devices own", "How many devices own how many examples."),
+}
 
 
 @dataclass(frozen=True)
@@ -41,65 +46,73 @@ class Dealt:
     portrait: Portrait
     classes: tuple[str, ...]
 
-    @property
-    def has_classes(self) -> bool:
-        return bool(self.portrait.owned)
-
 
 def deal(table: Mapping[str, Any], overrides: Sequence[str] = ()) -> Dealt:
     """Return the partition that a config with these tables would make; nothing is trained."""
     config = configs.parse({**table, "train": {"cohort": 1}}, overrides)
-    chosen, arrays = config.data, data.load(configs.dataset(config))
-    title = _how(arrays.name, chosen.partition, chosen.params, chosen.per_device)
-    return Dealt(
-        title, portrait(configs.deal(config, arrays), arrays.y_train, len(arrays.classes)), tuple(arrays.classes)
-    )
+    arrays = data.load(configs.dataset(config))
+    drawn = portrait(configs.deal(config, arrays), arrays.y_train, len(arrays.classes))
+    return Dealt(_title({**configs.dump(config)["data"], "name": arrays.name}), drawn, tuple(arrays.classes))
 
 
 def of_run(run: RunRecord) -> Dealt | None:
     """Return the partition that the run recorded; None if it recorded none, as older runs did."""
-    task, table = run.manifest.get("task", {}), run.config.get("data", {})
+    task = run.manifest.get("task", {})
     classes = tuple(map(str, task.get("classes", ())))
-    found = unpacked(task.get("partition"), len(classes))
-    if found is None:
-        return None
+    recorded = unpacked(task.get("partition"), len(classes))
+    return None if recorded is None else Dealt(_title(run.config.get("data", {})), recorded, classes)
+
+
+def _title(table: Mapping[str, Any]) -> str:
+    """Return the data set and the partition, with its parameters, of a [data] table."""
     fixed = ("name", "partition", "devices", "per_device", "augment", "root")
-    params = {key: value for key, value in table.items() if key not in fixed}
-    title = _how(str(table.get("name", "")), str(table.get("partition", "")), params, table.get("per_device"))
-    return Dealt(title, found, classes)
+    params = [f"{key} = {value}" for key, value in table.items() if key not in fixed]
+    params += [f"{table['per_device']} examples a device"] if table.get("per_device") else []
+    return f"{table.get('name', '')} dealt {table.get('partition', '')}" + f" ({', '.join(params)})" * bool(params)
 
 
 def facts(dealt: Dealt) -> dict[str, str]:
     """Return a few numbers of the partition, as text."""
     of = dealt.portrait
-    found = {
+    spreads = {"size": of.sizes, "classes a device": of.classes}
+    return {
         "devices": f"{of.devices:,}",
         "examples dealt": f"{of.dealt:,}",
         "different ones": f"{of.different:,} of {of.total:,}",
-        "size: min / median / max": _spread(of.sizes),
+        **{
+            f"{what}: min / median / max": f"{spread[0]:,} / {spread[1]:,g} / {spread[2]:,}"
+            for what, spread in spreads.items()
+            if spread
+        },
     }
-    if of.classes:
-        found["classes a device: min / median / max"] = _spread(of.classes)
-    return found
 
 
-def charts(dealt: Dealt) -> dict[str, alt.Chart]:
-    """Draw devices against classes, if examples have a class, and sizes; each with its own title."""
-    told = _told(dealt.portrait)
-    titles = {"devices": "Who owns which classes", "sizes": "How much the devices own"}
-    parts = ({"devices": _mixtures(dealt)} if dealt.has_classes else {}) | {"sizes": _sizes(dealt.portrait)}
-    return {
-        name: part.properties(title=alt.Title(titles[name], subtitle=told)).configure(**CONFIG, legend=LEGEND)
-        for name, part in parts.items()
-    }
+def facts_table(dealt: Dealt, caption: str) -> Table:
+    """Return the numbers of the partition as a table."""
+    return table(caption, ("What", "How much"), facts(dealt).items(), "facts")
 
 
 def chart(dealt: Dealt) -> alt.VConcatChart:
     """Draw devices against classes above and sizes below, as one picture."""
-    parts = ([_mixtures(dealt)] if dealt.has_classes else []) + [_sizes(dealt.portrait)]
-    title = alt.Title(dealt.title, subtitle=_told(dealt.portrait))
-    whole: alt.VConcatChart = alt.vconcat(*parts, spacing=28).properties(title=title).configure(**CONFIG, legend=LEGEND)
+    whole: alt.VConcatChart = _dressed(alt.vconcat(*_parts(dealt).values(), spacing=28), dealt.title, dealt)
     return whole
+
+
+def _parts(dealt: Dealt) -> dict[str, alt.Chart]:
+    """Draw devices against classes, if examples have a class, and sizes."""
+    classes = {"devices": _mixtures(dealt)} if dealt.portrait.owned else {}
+    return classes | {"sizes": _sizes(dealt.portrait)}
+
+
+def _dressed(chart: Any, title: str, dealt: Dealt) -> Any:
+    subtitle = _sentence(dealt.portrait)
+    return chart.properties(title=alt.Title(title, subtitle=subtitle)).configure(**CONFIG, legend=LEGEND)
+
+
+def _figures(dealt: Dealt, name: str) -> Iterator[Figure]:
+    for kind, part in _parts(dealt).items():
+        title, caption = TEXTS[kind]
+        yield Figure(f"{name}-{kind}", _dressed(part, title, dealt), caption)
 
 
 def save(dealt: Dealt, out: Path) -> Path:
@@ -116,45 +129,25 @@ def html(dealt: Dealt) -> str:
     return page(Document(dealt.title, "", (parts,)))
 
 
-def facts_table(dealt: Dealt, caption: str) -> Table:
-    """Return the numbers of the partition as a table."""
-    return table(caption, ("What", "How much"), facts(dealt).items(), "facts")
-
-
-def _figures(dealt: Dealt, name: str) -> list[Figure]:
-    said = {"devices": SHADES, "sizes": HEIGHTS}
-    return [Figure(f"{name}-{kind}", part, said[kind]) for kind, part in charts(dealt).items()]
-
-
 def portraits(runs: Sequence[RunRecord]) -> Iterator[Block]:
     """Yield the partitions of these runs, each once."""
-    found = [(label, dealt) for label, run in zip(labels(runs), runs, strict=True) if (dealt := of_run(run))]
-    several = list(dict.fromkeys(dealt for _, dealt in found))
-    for i, dealt in enumerate(several[:MOST_DRAWN], start=1):
-        owners = [label for label, other in found if other == dealt]
-        whose = f", in {', '.join(owners[:MOST_NAMED])}" if len(several) > 1 else ""
-        more = f" and {len(owners) - MOST_NAMED} more" if whose and len(owners) > MOST_NAMED else ""
-        yield note(f"{dealt.title}{whose}{more}: {_told(dealt.portrait)}")
+    owners: dict[Dealt, list[str]] = {}
+    for label, run in zip(labels(runs), runs, strict=True):
+        if dealt := of_run(run):
+            owners.setdefault(dealt, []).append(label)
+    for i, (dealt, names) in enumerate(list(owners.items())[:MOST_DRAWN], start=1):
+        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        whose = f", in {', '.join(names[:MOST_NAMED])}{more}" if len(owners) > 1 else ""
+        yield note(f"{dealt.title}{whose}: {_sentence(dealt.portrait)}")
         yield from _figures(dealt, f"partition-{i}")
-    if len(several) > MOST_DRAWN:
-        yield note(f"{len(several) - MOST_DRAWN} more partitions are not drawn.")
+    if len(owners) > MOST_DRAWN:
+        yield note(f"{len(owners) - MOST_DRAWN} more partitions are not drawn.")
 
 
-def _how(name: str, partition: str, params: Mapping[str, Any], per_device: int | None) -> str:
-    told = [f"{key} = {value}" for key, value in params.items()]
-    told += [f"{per_device} examples a device"] if per_device else []
-    return f"{name} dealt {partition} ({', '.join(told)})" if told else f"{name} dealt {partition}"
-
-
-def _spread(values: Spread) -> str:
-    low, middle, high = values
-    return f"{low:,} / {middle:,g} / {high:,}"
-
-
-def _told(of: Portrait) -> str:
+def _sentence(of: Portrait) -> str:
     """Return the facts as a sentence."""
-    told = f"{of.devices:,} devices own {_from_to(of.sizes)} examples each"
-    return f"{told}, of {_from_to(of.classes)} class{'es' * (of.classes[2] > 1)}." if of.classes else f"{told}."
+    classes = f", of {_from_to(of.classes)} class{'es' * (of.classes[2] > 1)}" if of.classes else ""
+    return f"{of.devices:,} devices own {_from_to(of.sizes)} examples each{classes}."
 
 
 def _from_to(values: Spread) -> str:
@@ -165,18 +158,12 @@ def _from_to(values: Spread) -> str:
 def _mixtures(dealt: Dealt) -> alt.Chart:
     """Draw devices against classes."""
     of, classes = dealt.portrait, list(dealt.classes)
-    cells = [
-        {
-            "column": i,
-            "Device": device,
-            "Class": classes[k],
-            "Examples": f"{count} of {sum(counts)}",
-            "share": round(count / sum(counts), 3),
-        }
-        for i, (device, counts) in enumerate(zip(of.chosen, of.owned, strict=True))
-        for k, count in enumerate(counts)
-        if count
-    ]
+    cells = []
+    for i, (device, counts) in enumerate(zip(of.chosen, of.owned, strict=True)):
+        for name, count in zip(classes, counts, strict=True):
+            if count:
+                share = {"Examples": f"{count} of {sum(counts)}", "share": round(count / sum(counts), 3)}
+                cells.append({"column": i, "Device": device, "Class": name, **share})
     some = f"{len(of.chosen)} of {of.devices:,}" if len(of.chosen) < of.devices else str(len(of.chosen))
     height = max(LEAST, min(TALL, ROW * len(classes)))
     x = alt.X("column:O", title=f"{some} devices", axis=alt.Axis(labels=False, ticks=False))
@@ -184,8 +171,8 @@ def _mixtures(dealt: Dealt) -> alt.Chart:
     shade = alt.Opacity("share:Q", title="Share", scale=alt.Scale(domain=[0, 1], range=[0, 1]))
     shade = shade.legend(format=".0%", values=[0.25, 0.5, 0.75, 1], symbolType="square", orient="bottom")
     drawn = alt.Chart(alt.InlineData(values=cells)).mark_rect(color=PALETTE[0])
-    told = [alt.Tooltip(f"{name}:N") for name in ("Device", "Class", "Examples")]
-    heat: alt.Chart = drawn.encode(x=x, y=y, opacity=shade, tooltip=told).properties(width=SIZE["width"], height=height)
+    encoded = drawn.encode(x=x, y=y, opacity=shade, tooltip=["Device:N", "Class:N", "Examples:N"])
+    heat: alt.Chart = encoded.properties(width=SIZE["width"], height=height)
     return heat
 
 
@@ -195,9 +182,8 @@ def _sizes(of: Portrait) -> alt.Chart:
     room = 0 if wide else max(0, 5 - len(of.bars))  # so that a single bar does not fill the chart
     low, high = max(of.bars[0][0] - room, -0.5), of.bars[-1][1] + room
     scale = alt.Scale(type="log" if wide else "linear", domain=[low, high], nice=False, zero=False)
-    axis = alt.Axis(
-        format="~d", grid=False, labelOverlap=True, values=log_ticks(low, high) if wide else _ticks(low, high)
-    )
+    ticks = {"values": log_ticks(low, high)} if wide else {"tickMinStep": 1, "tickCount": 8}
+    axis = alt.Axis(format="~d", grid=False, labelOverlap=True, **ticks)
     rows = [{"from": a, "to": b, "Examples": _range(a, b), "Devices": n} for a, b, n in of.bars if n]
     drawn = alt.Chart(alt.InlineData(values=rows)).mark_rect(color=PALETTE[0])
     histogram: alt.Chart = drawn.encode(
@@ -208,13 +194,6 @@ def _sizes(of: Portrait) -> alt.Chart:
         tooltip=[alt.Tooltip("Examples:N"), alt.Tooltip("Devices:Q", format=",")],
     ).properties(width=SIZE["width"], height=160)
     return histogram
-
-
-def _ticks(low: float, high: float) -> list[int]:
-    """Return whole numbers between the two: all of them, or eight."""
-    marks = int(high - low) if high - low <= 12 else 8
-    step = (high - low - 1) / max(1, marks - 1)
-    return sorted({round(low + 0.5 + i * step) for i in range(marks)})
 
 
 def _range(low: float, high: float) -> str:

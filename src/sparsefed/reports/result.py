@@ -14,7 +14,7 @@ import json
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from sparsefed.core.errors import ConfigError, RunError
 from sparsefed.reports.document import Document
@@ -37,13 +37,11 @@ class Report:
 
     def document(self) -> Document:
         """Return the whole result as a document, for any of the renderers."""
-        described: Document = self._describe("document")
-        return described
+        return cast("Document", self._describe("document"))
 
     def records(self) -> list[dict[str, Any]]:
         """Return the result's rows, in the form that `pandas.DataFrame` takes."""
-        described: list[dict[str, Any]] = self._describe("records")
-        return described
+        return cast("list[dict[str, Any]]", self._describe("records"))
 
     def to_html(self) -> str:
         """Return one page that works offline."""
@@ -93,14 +91,9 @@ class Report:
         """
         files: Mapping[str, str | bytes] | None = self._describe("files")
         files = files or {"report.html": self.to_html(), "report.json": self.to_json()}
+        contents = {name: text.encode() if isinstance(text, str) else text for name, text in files.items()}
         try:
-            return [write(Path(folder) / name, _bytes(content)) for name, content in files.items()]
+            return [write(Path(folder) / name, data) for name, data in contents.items()]
         except OSError as error:
-            raise RunError(
-                f"cannot write to {folder} ({error.strerror}); free some space or make it writable, or choose another "
-                "folder"
-            ) from error
-
-
-def _bytes(content: str | bytes) -> bytes:
-    return content.encode() if isinstance(content, str) else content
+            reason = f"cannot write to {folder} ({error.strerror})"
+            raise RunError(f"{reason}; free some space or make it writable, or choose another folder") from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 
 import altair as alt
@@ -14,7 +14,7 @@ from sparsefed.reports.lines import GREY, MOST_LINES, PALETTE, Stroke, crowd, dr
 from sparsefed.reports.pareto import fronts
 from sparsefed.reports.tradeoff import tradeoffs
 from sparsefed.results.matrix import matrices
-from sparsefed.results.numbers import Curve, binned, curve, finite, percent, perplexity, picked, times
+from sparsefed.results.numbers import Curve, binned, curve, percent, perplexity, picked, times
 from sparsefed.results.summary import labels
 
 WHO = {  # the norms that are drawn, by the key of a row
@@ -40,7 +40,7 @@ def charts(runs: Sequence[RunRecord]) -> dict[str, alt.LayerChart]:
         **{f"pareto-{i}": chart for i, chart in enumerate(fronts(matrices(runs)), start=1)},
         **tradeoffs(runs),
         "attack-landed": _shares(runs, "attack_landed", "Landed", "How much of what attackers sent reached the model"),
-        **_norms(runs),
+        **({"norm-ratio": _norm_ratios(runs)} if len(runs) > MOST_NORMS else _norms(runs)),
         "clipped": _shares(runs, "clipped", "Updates clipped", "How many updates were longer than the server allows"),
     }
     return {name: chart for name, chart in every.items() if chart is not None}
@@ -54,43 +54,51 @@ def check(runs: Sequence[RunRecord]) -> None:
         raise RunError(f"no finished round yet in: {', '.join(empty)}; report on it after its first round")
 
 
-def _shares(runs: Sequence[RunRecord], key: str, axis: str, title: str) -> alt.LayerChart | None:
+def _shares(runs: Sequence[RunRecord], key: str, what: str, title: str) -> alt.LayerChart | None:
     """Draw a share between 0 and 1 against the round, one line per run."""
     # Accuracies are shown as measured; shares of a small cohort jitter, so neighbours are binned.
     thin = picked if key.endswith("accuracy") else binned
-    y = alt.Y("value:Q", title=axis, axis=alt.Axis(format=".0%"), scale=alt.Scale(domain=[0, 1]))
-    return _curves(runs, [thin(curve(run.rows, key), points_each(len(runs))) for run in runs], y, percent, axis, title)
+    y = alt.Y("value:Q", title=what, axis=alt.Axis(format=".0%"), scale=alt.Scale(domain=[0, 1]))
+    return _curves(runs, [thin(curve(run.rows, key), points_each(len(runs))) for run in runs], y, percent, what, title)
 
 
 def _perplexity(runs: Sequence[RunRecord]) -> alt.LayerChart | None:
-    """Draw the perplexity of runs on text against the round, on a logarithmic scale."""
-    found = [picked(curve(run.rows, "test_perplexity"), points_each(len(runs))) for run in runs]
-    values = [value for points in found for _, value in points]
-    if not values:
-        return None
-    y, title = log_axis(values, "Perplexity (log)", "~s"), "How sure the model is of the next token"
-    return _curves(runs, found, y, perplexity, "Test perplexity", title)
+    """Draw the perplexity of runs on text, one line per run."""
+    curves = [picked(curve(run.rows, "test_perplexity"), points_each(len(runs))) for run in runs]
+    y, title = _log_axis(curves, "Perplexity (log)", "~s"), "How sure the model is of the next token"
+    return _curves(runs, curves, y, perplexity, "Test perplexity", title)
+
+
+def _norm_ratios(runs: Sequence[RunRecord]) -> alt.LayerChart | None:
+    """Draw the ratio of attackers' to honest update norms, one line per run."""
+    curves = []
+    for run in runs:
+        honest = {t: norm for t, norm in curve(run.rows, "honest_norm") if norm}
+        sent = [(t, norm) for t, norm in curve(run.rows, "attacker_norm") if norm > 0 and t in honest]
+        curves.append(binned([(t, norm / honest[t]) for t, norm in sent], points_each(len(runs))))
+    y, title = _log_axis(curves, "Attacker norm / honest norm (log)", "~g"), "How long the attackers' updates are"
+    return _curves(runs, curves, y, times, "Attacker norm over honest norm", title)
+
+
+def _log_axis(curves: Iterable[Curve], title: str, format: str) -> alt.Y:
+    values = [value for points in curves for _, value in points]
+    return log_axis(values or [1.0], title, format)  # without values nothing is drawn
 
 
 def _curves(
-    runs: Sequence[RunRecord],
-    found: Sequence[Curve],
-    y: alt.Y,
-    write: Callable[[float], str],
-    what: str,
-    title: str,
+    runs: Sequence[RunRecord], curves: Sequence[Curve], y: alt.Y, write: Callable[[float], str], what: str, title: str
 ) -> alt.LayerChart | None:
     """Draw one curve per run, if there are any; each is named, or coloured by family if there are many."""
     names = labels(runs)
-    lines = {label: points for label, points in zip(names, found, strict=True) if points}
+    lines = {label: points for label, points in zip(names, curves, strict=True) if points}
     if not lines:
         return None
-    told = alt.Title(title, subtitle=textwrap.wrap(f"{what} by round: {_ends(lines, write)}.", 100))
+    heading = alt.Title(title, subtitle=textwrap.wrap(f"{what} by round: {_ends(lines, write)}.", 100))
     if len(runs) > MOST_LINES:
-        return crowd(lines, dict(zip(names, families(runs), strict=True)), y, told)
+        return crowd(lines, dict(zip(names, families(runs), strict=True)), y, heading)
     # A run looks the same in every chart, also where others are missing.
     strokes = [stroke(i) for i, label in enumerate(names) if label in lines]
-    return drawn(lines, strokes, y, write, told)
+    return drawn(lines, strokes, y, write, heading)
 
 
 def _ends(lines: Mapping[str, Curve], write: Callable[[float], str]) -> str:
@@ -109,50 +117,18 @@ def families(runs: Sequence[RunRecord]) -> list[str]:
     return ["every run"] * len(runs)
 
 
-# --- norms -----------------------------------------------------------------------------------------------------------
-
-
-def _norms(runs: Sequence[RunRecord]) -> dict[str, alt.LayerChart | None]:
-    return {"norm-ratio": _norm_ratios(runs)} if len(runs) > MOST_NORMS else {**_norms_each(runs)}
-
-
-def _norms_each(runs: Sequence[RunRecord]) -> dict[str, alt.LayerChart]:
+def _norms(runs: Sequence[RunRecord]) -> dict[str, alt.LayerChart]:
     """Draw the norms of updates, one chart per run, all on one logarithmic scale."""
-    per_run = [_norm_curves(run) for run in runs]
-    values = [value for lines in per_run for points in lines.values() for _, value in points]
-    if not values:
-        return {}
-    y = log_axis(values, "l2 norm of an update (log)", "~g")
-
-    def chart(name: str, lines: Mapping[str, Curve]) -> alt.LayerChart:
-        title = alt.Title(f"How long the updates are: {name}", subtitle=_medians(lines))
-        return drawn(lines, [WHO[who][1] for who in lines], y, lambda norm: f"{norm:.3g}", title)
-
-    named = enumerate(zip(labels(runs), per_run, strict=True), start=1)
-    return {f"norms-{i}": chart(name, lines) for i, (name, lines) in named if lines}
-
-
-def _medians(lines: Mapping[str, Curve]) -> str:
-    told = (f"{who} {median(value for _, value in points):.3g}" for who, points in lines.items())
-    return f"l2 norms before the server clips, by round; medians: {', '.join(told)}."
-
-
-def _norm_curves(run: RunRecord) -> dict[str, Curve]:
-    every = {who: [(t, v) for t, v in curve(run.rows, key) if v > 0] for who, (key, _) in WHO.items()}
-    most = points_each(len(WHO))
-    return {who: binned(points, most) for who, points in every.items() if points}
-
-
-def _norm_ratios(runs: Sequence[RunRecord]) -> alt.LayerChart | None:
-    """Draw the ratio of attackers' to honest update norms, one line per run."""
-    found = [binned(_ratios(run), points_each(len(runs))) for run in runs]
-    values = [value for points in found for _, value in points]
-    if not values:
-        return None
-    y, title = log_axis(values, "Attacker norm / honest norm (log)", "~g"), "How long the attackers' updates are"
-    return _curves(runs, found, y, times, "Attacker norm over honest norm", title)
-
-
-def _ratios(run: RunRecord) -> Curve:
-    pairs = ((int(row["round"]), finite(row.get("attacker_norm")), finite(row.get("honest_norm"))) for row in run.rows)
-    return [(t, sent / honest) for t, sent, honest in pairs if sent and sent > 0 and honest]
+    most, every = points_each(len(WHO)), []
+    for run in runs:
+        positive = {who: [(t, v) for t, v in curve(run.rows, key) if v > 0] for who, (key, _) in WHO.items()}
+        every.append({who: binned(points, most) for who, points in positive.items() if points})
+    y = _log_axis((points for lines in every for points in lines.values()), "l2 norm of an update (log)", "~g")
+    charts = {}
+    for i, (name, lines) in enumerate(zip(labels(runs), every, strict=True), start=1):
+        medians = ", ".join(f"{who} {median(value for _, value in points):.3g}" for who, points in lines.items())
+        subtitle = f"l2 norms before the server clips, by round; medians: {medians}."
+        title = alt.Title(f"How long the updates are: {name}", subtitle=subtitle)
+        if lines:
+            charts[f"norms-{i}"] = drawn(lines, [WHO[who][1] for who in lines], y, "{:.3g}".format, title)
+    return charts

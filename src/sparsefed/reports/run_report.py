@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,16 +21,16 @@ from sparsefed.reports.pictures import FORMATS, picture, write
 from sparsefed.reports.result import Report
 from sparsefed.reports.run_charts import charts, check
 from sparsefed.results.matrix import Matrix, matrices
-from sparsefed.results.numbers import curve, duration, length, percent, perplexity, picked, points, shown, times
+from sparsefed.results.numbers import curve, duration, length, percent, perplexity, picked, points, times
 from sparsefed.results.summary import SummaryRow, attacked, labels, progress, summary
 from sparsefed.results.twins import Comparison, compare
-from sparsefed.results.verdict import preliminary, told
+from sparsefed.results.verdict import counted, preliminary, verdicts
 from sparsefed.runs.folder import find, load_run
 
 RULES = (
     "Test and attack accuracy are those of the last evaluated round. Attack accuracy is the share of the attackers' "
     "targets on which the model gives the answer they want. The last epoch is the last rounds in which as many devices "
-    "were asked as there are, or, where a run is no longer than that, the last tenth of its evaluations. The "
+    "took part as there are, or, where a run is no longer than that, the last tenth of its evaluations. The "
     "norm ratio is the median, over rounds with attackers, of the l2 norm they sent "
     "over the median norm of the honest devices. Dropped are updates that were not finite. Each row is one run with "
     "one seed: a difference of a few points can be chance."
@@ -41,7 +41,7 @@ DNC = (
 )
 ATTACK_RULES = (
     "Test error is 1 minus test accuracy. Accuracy lost is against the same run without attackers; attack accuracy "
-    "without attackers is what they would get for nothing. Outsized impact (the paper's OIF) is the number of points "
+    "without attackers is the baseline. Outsized impact (the paper's OIF) is the number of points "
     "that were poisoned, over the share of devices that are compromised times all training examples: 1 where attackers "
     "move as many points as they own. Landed is the share of what attackers sent (its squared length) on coordinates "
     "that the server changed; share of the change is how much of the applied update was this round's attackers' (their "
@@ -49,25 +49,29 @@ ATTACK_RULES = (
     "models: to that of the same run without attackers, and to the plain one, without attackers and defense. "
 )
 LONE = "Add the runs without attackers (`sparsefed run CONFIG.toml --twins`) for what is lost against them."
-PARTS = {  # the charts of each heading, by the start of their names
-    "Curves": ("test-", "attack-accuracy"),
-    "Pareto front": ("pareto-",),
-    "What k and L cost and buy": ("k-", "clip-norm-"),
-    "Norms": ("norm", "attack-landed", "clipped"),
+CAPTIONS = {  # of the charts under each heading, by the start of a chart's name
+    "Curves": {
+        "test-accuracy": "Higher is better: the share of test data that the model gets right.",
+        "test-perplexity": "Lower is better: e to the mean loss a token, the tokens that the model hesitates between.",
+        "attack-accuracy": "Lower is better: the share of attackers' targets on which the model says what they want.",
+    },
+    "Pareto front": {"pareto-": PARETO},
+    "What k and L cost and buy": {
+        "k-": "Runs that differ in k alone; of several seeds the mean, and a bar from lowest to highest.",
+        "clip-norm-": "Runs that differ in L alone; of several seeds the mean, and a bar from lowest to highest.",
+    },
+    "Norms": {
+        "attack-landed": "The share of what attackers sent, by squared length, on coordinates that the server changed.",
+        "norms-": "Lengths of updates before the server clips, on a logarithmic scale. Dashed: the limit it enforces.",
+        "norm-ratio": "Attackers' updates over honest ones, before the server clips, on a logarithmic scale.",
+        "clipped": "The share of a round's updates that were longer than the server allows and so were cut to that.",
+    },
 }
-SAID = {  # the caption of each chart
-    "test-accuracy": "Higher is better: the share of test data that the model gets right.",
-    "test-perplexity": "Lower is better: e to the mean loss a token, as many tokens as the model hesitates between.",
-    "attack-accuracy": "Lower is better: the share of the attackers' targets on which the model says what they want.",
-    "attack-landed": "The share of what attackers sent, by squared length, on coordinates that the server changed.",
-    "clipped": "The share of a round's updates that were longer than the server allows and so were cut to that length.",
-    "norms-": "Lengths of updates before the server clips, on a logarithmic scale. Dashed: the limit it enforces.",
-    "norm-ratio": "Attackers' updates over honest ones, before the server clips, on a logarithmic scale.",
-    "pareto-": PARETO,
-    "k-": "Runs that differ in k alone. Means over the seeds; bars from the lowest to the highest.",
-    "clip-norm-": "Runs that differ in L alone. Means over the seeds; bars from the lowest to the highest.",
+PAGE_ONLY = {  # columns for which a terminal has no room
+    *("Updates dropped", "Rounds", "Time", "Test error", "Outsized impact", "Landed", "Share of the change"),
+    "l2 to plain",
 }
-TABULATED = {"test-accuracy": "test_accuracy", "attack-accuracy": "attack_accuracy"}
+ALONE = Comparison("", None, None, {}, None, None, None)  # a run that there is nothing to compare with
 MOST_ROWS = 11  # of the table behind a chart
 MOST_RUNS = 20  # in a table that is not folded
 MOST_NAMED = 12  # runs in the title
@@ -88,8 +92,8 @@ def report(*given: str | Path | RunRecord) -> RunsReport:
     """
     read = [each for each in given if isinstance(each, RunRecord)]
     folders = [Path(each) for each in given if not isinstance(each, RunRecord)]
-    found = [load_run(folder) for folder in find(folders)] if folders or not read else []
-    check(records := (*found, *read))
+    loaded = [load_run(folder) for folder in find(folders)] if folders or not read else []
+    check(records := (*loaded, *read))
     return RunsReport(records)
 
 
@@ -102,9 +106,7 @@ def save(runs: Sequence[RunRecord], out: Path, format: str = "html") -> list[Pat
         return [write(out, html(runs).encode())]
     pictures = {name: picture(chart, format) for name, chart in charts(runs).items()}
     if not pictures:
-        raise RunError(
-            "there is nothing to draw yet: no round has an accuracy or a norm; wait for the first evaluation"
-        )
+        raise RunError("there is nothing to draw yet: no round has an accuracy or a norm; wait for an evaluation")
     return [write(out.with_name(f"{out.stem}-{name}.{format}"), data) for name, data in pictures.items()]
 
 
@@ -123,85 +125,53 @@ def document(report: RunsReport) -> doc.Document:
     runs = report.runs
     check(runs)
     names = labels(runs)
-    whose = ", ".join(names) if len(names) <= MOST_NAMED else f"{len(names)} runs"
-    return doc.Document(f"SparseFed: {whose}", "".join(_lead(runs)), tuple(_sections(runs)), heading="SparseFed report")
+    created = sorted(str(run.manifest["created"]) for run in runs if run.manifest.get("created"))
+    started = f". Started {created[0].replace('T', ' ')[:16]}" if created else ""
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    lead = f"{counted(len(runs), 'run')}: {', '.join(names[:MOST_NAMED])}{more}{started}."
+    title = f"SparseFed: {f'{len(names)} runs' if more else ', '.join(names)}"
+    return doc.Document(title, lead, tuple(_sections(runs)), heading="SparseFed report")
 
 
 def results(runs: Sequence[RunRecord]) -> doc.Document:
     """Return the results of runs without anything that takes time to draw, for a terminal."""
-    compared, found = compare(runs), matrices(runs)
-    parts = (
-        doc.section("Summary", _summary(runs, found), terminal=True),
-        doc.section("What the attack did", _attack(runs, compared), terminal=bool(compared)),
-    )
-    return doc.Document("Results", "", parts)
+    return doc.Document("Results", "", _results(runs, compare(runs), matrices(runs)))
+
+
+def _results(
+    runs: Sequence[RunRecord], compared: Sequence[Comparison], settings: Sequence[Matrix]
+) -> tuple[doc.Section, ...]:
+    attack = doc.section("What the attack did", _attack(runs, compared), terminal=bool(compared))
+    return doc.section("Summary", _summary(runs, settings), terminal=True), attack
 
 
 def _sections(runs: Sequence[RunRecord]) -> list[doc.Section]:
-    drawn, found, compared = charts(runs), matrices(runs), compare(runs)
-    parts = {title: list(_figures(drawn, begins, runs, found)) for title, begins in PARTS.items()}
-    nothing = doc.paragraph("There is nothing to draw yet: no round has been evaluated.")
+    drawn, settings, compared = charts(runs), matrices(runs), compare(runs)
+    curves, pareto, tradeoff, norms = (doc.section(each, figures(each, drawn, runs, settings)) for each in CAPTIONS)
+    nothing = doc.section("Curves", doc.paragraph("There is nothing to draw yet: no round has been evaluated."))
+    results, attack = _results(runs, compared, settings)
     return [
-        doc.section("Summary", _summary(runs, found), terminal=True),
-        doc.section("Curves", parts["Curves"] if drawn else nothing),
-        doc.section("Pareto front", parts["Pareto front"]),
-        doc.section("What k and L cost and buy", parts["What k and L cost and buy"]),
-        doc.section("What the attack did", _attack(runs, compared), terminal=bool(compared)),
+        *(results, curves if drawn else nothing, pareto, tradeoff, attack),
         doc.section("Class by class", class_part(runs, compared)),
         doc.section("Who owns what", partitions.portraits(runs)),
-        doc.section("Norms", parts["Norms"]),
+        norms,
         doc.section("Configs and versions", again.configs(runs), again.versions(runs)),
         doc.section("How to run it again", again.again(runs)),
     ]
 
 
-def _lead(runs: Sequence[RunRecord]) -> Iterator[str]:
-    created = sorted(str(run.manifest["created"]) for run in runs if run.manifest.get("created"))
-    names = labels(runs)
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    yield f"{len(runs)} run{'s' if len(runs) > 1 else ''}: {', '.join(names[:MOST_NAMED])}{more}"
-    if created:
-        yield f". Started {created[0].replace('T', ' ')[:16]}"
-    yield "."
-
-
-def _summary(runs: Sequence[RunRecord], found: Sequence[Matrix]) -> Iterator[doc.Block]:
+def _summary(runs: Sequence[RunRecord], settings: Sequence[Matrix]) -> Iterator[doc.Block]:
     rows = summary(runs)
     if unfinished := preliminary(rows):
         yield doc.paragraph(unfinished, kind="warning")
-    yield doc.paragraph(" ".join(told(found)), kind="verdict")
-    yield from matrix_part(found)
+    yield doc.paragraph(" ".join(verdicts(settings)), kind="verdict")
+    yield from matrix_part(settings)
+    results = _table("What each run came to", [_summary_cells(row) for row in rows], optional={"Test perplexity"})
     rules = [doc.note(RULES), doc.note(DNC, page_only=all(row.converged for row in rows))]
-    yield from doc.fold("What each run came to", _summary_table(rows), *rules, when=len(rows) > MOST_RUNS)
+    yield from doc.fold("What each run came to", results, *rules, when=len(rows) > MOST_RUNS)
     for row, run in zip(rows, runs, strict=True):
         if run.manifest.get("privacy"):
             yield doc.note(f"Differential privacy of {row.name}: {run.manifest['privacy']}.", page_only=False)
-
-
-def _summary_table(rows: Sequence[SummaryRow]) -> doc.Table:
-    head: list[str | doc.Head] = [
-        *("Run", "Test accuracy", "Attack accuracy", "Attack, mean of last epoch", "Attack, max of last epoch"),
-        "Attacker norm / honest norm",
-        *(doc.Head(each, page_only=True) for each in ("Updates dropped", "Rounds", "Time")),
-    ]
-    text = any(row.test_perplexity is not None for row in rows)  # a column of its own if any run was on text
-    return doc.table(
-        "What each run came to", head + ["Test perplexity"] * text, (_summary_cells(row)[: 9 + text] for row in rows)
-    )
-
-
-def _summary_cells(row: SummaryRow) -> tuple[str | doc.TableCell, ...]:
-    shares = (row.attack_accuracy, row.attack_mean, row.attack_max)
-    return (
-        doc.TableCell(row.name, badges=() if row.finished else (row.status,)),
-        doc.TableCell(row.told_accuracy, row.test_accuracy),
-        *(doc.TableCell(percent(share), share) for share in shares),
-        doc.TableCell(times(row.norm_ratio), row.norm_ratio),
-        doc.TableCell(f"{row.dropped:,}", row.dropped),
-        str(row.rounds) if row.finished else progress(row).removesuffix(" rounds"),
-        doc.TableCell(duration(row.seconds), row.seconds),
-        doc.TableCell(perplexity(row.test_perplexity), row.test_perplexity),
-    )
 
 
 def _attack(runs: Sequence[RunRecord], compared: Sequence[Comparison]) -> tuple[doc.Block, ...]:
@@ -210,56 +180,79 @@ def _attack(runs: Sequence[RunRecord], compared: Sequence[Comparison]) -> tuple[
     if not hit:
         return ()
     beside = {each.name: each for each in compared}
-    rows = [list(_attack_cells(row, beside.get(row.name))) for row in hit]
-    filled = [i for i in range(len(ATTACK_HEAD)) if any(row[i].text != "–" for row in rows)]  # no empty column
-    cells = ([row[i] for i in filled] for row in rows)
-    done = doc.table("Runs under attack", [ATTACK_HEAD[i] for i in filled], cells)
+    rows = [_attack_cells(row, beside.get(row.name, ALONE)) for row in hit]
     rules = doc.note(ATTACK_RULES if beside else ATTACK_RULES + LONE)
-    return doc.fold("Runs under attack", done, rules, when=len(hit) > MOST_RUNS)
+    table = _table("Runs under attack", rows, optional={*rows[0]} - {"Run"})
+    return doc.fold("Runs under attack", table, rules, when=len(hit) > MOST_RUNS)
 
 
-ATTACK_HEAD = (
-    *(doc.Head("Run"), doc.Head("Test error", page_only=True), doc.Head("Accuracy lost, points")),
-    doc.Head("Attack accuracy without attackers"),
-    *(doc.Head(each, page_only=True) for each in ("Outsized impact", "Landed", "Share of the change")),
-    *map(doc.Head, ("l1 to unattacked", "l2 to unattacked", "l1 to plain")),
-    doc.Head("l2 to plain", page_only=True),
-)
+Cells = dict[str, doc.TableCell]  # by column
 
 
-def _attack_cells(row: SummaryRow, beside: Comparison | None) -> Iterator[doc.TableCell]:
-    error = None if row.test_accuracy is None else 1 - row.test_accuracy
-    drop, anyway = (beside.drop, beside.learned_anyway) if beside else (None, None)
-    yield doc.TableCell(row.name)
-    yield doc.TableCell(percent(error), error)
-    yield doc.TableCell(points(drop), drop)
-    yield doc.TableCell(percent(anyway), anyway)
-    yield doc.TableCell(shown(row.impact, lambda impact: f"{impact:.3g}"), row.impact)
-    for share in (row.landed, row.share):
-        yield doc.TableCell(percent(share), share)
-    for pair in (beside.to_unattacked, beside.to_plain) if beside else (None, None):
-        yield from (doc.TableCell(length(norm), norm) for norm in pair or (None, None))
+def _table(caption: str, rows: Sequence[Cells], optional: set[str]) -> doc.Table:
+    """Return a table of cells by column; an optional column is left out if nothing was measured for it."""
+    heads = [head for head in rows[0] if head not in optional or any(row[head].value is not None for row in rows)]
+    cells = ([row[head] for head in heads] for row in rows)
+    return doc.table(caption, [doc.Head(head, page_only=head in PAGE_ONLY) for head in heads], cells)
 
 
-def _figures(
-    drawn: Mapping[str, alt.LayerChart], begins: tuple[str, ...], runs: Sequence[RunRecord], found: Sequence[Matrix]
+def _cell(write: Callable[[float | None], str], value: float | None) -> doc.TableCell:
+    return doc.TableCell(write(value), value)
+
+
+def _summary_cells(row: SummaryRow) -> Cells:
+    rounds = str(row.rounds) if row.finished else progress(row).removesuffix(" rounds")
+    return {
+        "Run": doc.TableCell(row.name, badges=() if row.finished else (row.status,)),
+        "Test accuracy": doc.TableCell(row.accuracy_text, row.test_accuracy),
+        "Attack accuracy": _cell(percent, row.attack_accuracy),
+        "Attack, mean of last epoch": _cell(percent, row.attack_mean),
+        "Attack, max of last epoch": _cell(percent, row.attack_max),
+        "Attacker norm / honest norm": _cell(times, row.norm_ratio),
+        "Updates dropped": doc.TableCell(f"{row.dropped:,}", row.dropped),
+        "Rounds": doc.TableCell(rounds),
+        "Time": _cell(duration, row.seconds),
+        "Test perplexity": _cell(perplexity, row.test_perplexity),
+    }
+
+
+def _attack_cells(row: SummaryRow, beside: Comparison) -> Cells:
+    (l1, l2), (l1_plain, l2_plain) = (pair or (None, None) for pair in (beside.to_unattacked, beside.to_plain))
+    return {
+        "Run": doc.TableCell(row.name),
+        "Test error": _cell(percent, None if row.test_accuracy is None else 1 - row.test_accuracy),
+        "Accuracy lost, points": _cell(points, beside.drop),
+        "Attack accuracy without attackers": _cell(percent, beside.learned_anyway),
+        "Outsized impact": _cell(length, row.impact),
+        "Landed": _cell(percent, row.landed),
+        "Share of the change": _cell(percent, row.share),
+        "l1 to unattacked": _cell(length, l1),
+        "l2 to unattacked": _cell(length, l2),
+        "l1 to plain": _cell(length, l1_plain),
+        "l2 to plain": _cell(length, l2_plain),
+    }
+
+
+def figures(
+    heading: str, drawn: Mapping[str, alt.LayerChart], runs: Sequence[RunRecord], settings: Sequence[Matrix] = ()
 ) -> Iterator[doc.Figure]:
-    """Yield the charts whose names begin so, each with its caption and the numbers behind it."""
-    cases = [points for matrix in found if (points := worst_cases(matrix))]
+    """Yield the charts under a heading of `CAPTIONS`, each with its caption and the numbers behind it."""
+    cases = [points for matrix in settings if (points := worst_cases(matrix))]
     for name, chart in drawn.items():
-        if name.startswith(begins):
-            behind = _numbers(chart.title["text"], runs, TABULATED[name]) if name in TABULATED else None
-            if name.startswith("pareto-"):
-                behind = numbers_table(cases[int(name.split("-")[1]) - 1])
-            yield doc.Figure(name, chart, next(text for begin, text in SAID.items() if name.startswith(begin)), behind)
+        for begin, caption in CAPTIONS[heading].items():
+            if name.startswith(begin):
+                behind = None
+                if name.endswith("-accuracy"):
+                    behind = _numbers(chart.title["text"], runs, name.replace("-", "_"))
+                elif begin == "pareto-":
+                    behind = numbers_table(cases[int(name.removeprefix(begin)) - 1])
+                yield doc.Figure(name, chart, caption, behind)
 
 
 def _numbers(title: str, runs: Sequence[RunRecord], key: str) -> doc.Table:
     """Return some of the measured values, for readers who cannot see the curves."""
     at = [dict(curve(run.rows, key)) for run in runs]
     rounds = [t for t, _ in picked([(t, 0.0) for t in sorted({t for values in at for t in values})], MOST_ROWS)]
-    rows = (
-        (label, *(doc.TableCell(percent(values.get(t)), values.get(t)) for t in rounds))
-        for label, values in zip(labels(runs), at, strict=True)
-    )
+    named = zip(labels(runs), at, strict=True)
+    rows = ((label, *(_cell(percent, values.get(t)) for t in rounds)) for label, values in named)
     return doc.table(title, ("Run", *(f"Round {t}" for t in rounds)), rows)

@@ -55,7 +55,7 @@ class SummaryRow:
         return self.status == "finished"
 
     @property
-    def told_accuracy(self) -> str:
+    def accuracy_text(self) -> str:
         """Return the test accuracy as text, marked if the run did not converge."""
         if self.by_chance:
             return f"{percent(self.test_accuracy)} DNC"

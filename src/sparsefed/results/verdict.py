@@ -20,10 +20,10 @@ WORDS: Mapping[Judgement, str] = {"held": "held", "in part": "held in part", "fe
 
 def verdict(runs: Sequence[RunRecord]) -> list[str]:
     """Return the results and which defense held, in two sentences per setting."""
-    return told(matrices(runs))
+    return verdicts(matrices(runs))
 
 
-def told(settings: Sequence[Matrix]) -> list[str]:
+def verdicts(settings: Sequence[Matrix]) -> list[str]:
     """Return two sentences for each of the first matrices."""
     several = [sentence for matrix in settings[:MOST_SETTINGS] for sentence in sentences(matrix)]
     rest = len(settings) - MOST_SETTINGS

@@ -1,8 +1,8 @@
 """An audit: every defense against the strongest attacks that a config's threat model allows, and which to use.
 
-options.py          what is audited, and how thoroughly
+options.py          what is audited, and how thoroughly; the demo, a small audit
 defense_specs.py    the defenses, their parameters by stated rules
-attack_specs.py, variants.py   the attacks, and the variants of each that every defense meets
+attack_specs.py     the attacks, and the variants of each that every defense meets
 plan.py             all of it as plans for `sweeps`: cells, resumable, never run twice
 analysis.py         `audit`: calibration -> matrix -> recommendation -> sensitivity -> certificate
 findings.py         `AuditResult`, and what follows from the runs
@@ -12,28 +12,8 @@ document.py         the result as a document
 
 from __future__ import annotations
 
-from sparsefed.commands.audit.analysis import audit, run_audit
-from sparsefed.commands.audit.demo import demo, forget, introduction
-from sparsefed.commands.audit.document import limits, reasons, verdict
+from sparsefed.commands.audit.analysis import audit, forget, run_audit
 from sparsefed.commands.audit.findings import AuditResult
-from sparsefed.commands.audit.options import AuditOptions, ask, attacked, read
-from sparsefed.commands.audit.recommend import Candidate, Recommendation, recommend
+from sparsefed.commands.audit.options import AuditOptions, demo, introduction
 
-__all__ = [
-    "AuditOptions",
-    "AuditResult",
-    "Candidate",
-    "Recommendation",
-    "ask",
-    "attacked",
-    "audit",
-    "demo",
-    "forget",
-    "introduction",
-    "limits",
-    "read",
-    "reasons",
-    "recommend",
-    "run_audit",
-    "verdict",
-]
+__all__ = ["AuditOptions", "AuditResult", "audit", "demo", "forget", "introduction", "run_audit"]

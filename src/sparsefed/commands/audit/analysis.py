@@ -6,24 +6,25 @@ cell that fails leaves a gap in the matrix, which the recommendation respects, a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from sparsefed import config as configs
 from sparsefed import runs
-from sparsefed.commands.audit import findings as outcomes
-from sparsefed.commands.audit.attack_specs import AttackSpec
-from sparsefed.commands.audit.certificates import certificates
-from sparsefed.commands.audit.defense_specs import UNDEFENDED, Candidates, DefenseSpec, Facts, panel, undefended
-from sparsefed.commands.audit.findings import AuditResult, Measured
-from sparsefed.commands.audit.options import SEEDS, TOLERANCE, TRIALS, AuditOptions, ask
-from sparsefed.commands.audit.plan import ALWAYS_VARIED, DIALS, Grid, grid, pairs, sensitivity
-from sparsefed.commands.audit.recommend import Recommendation, recommend
+from sparsefed.commands.audit import findings
+from sparsefed.commands.audit.attack_specs import AttackSpec, attack_specs
+from sparsefed.commands.audit.defense_specs import BASELINE, UNDEFENDED, DefenseSpec, Facts, defense_specs
+from sparsefed.commands.audit.document import CONFIG, NUMBERS, PAGE
+from sparsefed.commands.audit.findings import AuditResult
+from sparsefed.commands.audit.options import AuditOptions
+from sparsefed.commands.audit.plan import ATTACK, DEFENSE, DIALS, matrix_plan, sensitivity_plan
+from sparsefed.commands.audit.recommend import recommend
 from sparsefed.config import Config
-from sparsefed.core.errors import ConfigError
+from sparsefed.core.errors import ConfigError, RunError
 from sparsefed.core.progress import OnProgress, Progress
 from sparsefed.core.types import RunRecord
 from sparsefed.results.matrix import NO_ATTACK
@@ -31,21 +32,15 @@ from sparsefed.results.numbers import curve, percent
 from sparsefed.results.summary import summary
 from sparsefed.sweeps import ledger as results
 from sparsefed.sweeps import runner
-from sparsefed.sweeps.ledger import Ledger, Row
+from sparsefed.sweeps.ledger import Row
 from sparsefed.sweeps.plan import SweepPlan
-from sparsefed.sweeps.pool import Workers, pool
+from sparsefed.sweeps.pool import pool
 
 CALIBRATION, MATRIX, SENSITIVITY = PLANS = ("calibration", "audit", "sensitivity")
+ALWAYS_VARIED = ("sparsefed", "clipping")
 
-
-@dataclass(frozen=True)
-class _Place:
-    """The folder, the workers and the progress view with which plans are run."""
-
-    out: Path
-    jobs: int
-    on_progress: OnProgress
-    workers: Workers
+# A plan, and the cells of the plans before and after it; its finished rows, and an error about those that failed.
+RunPlan = Callable[[SweepPlan, int, int], tuple[list[Row], RunError | None]]
 
 
 def audit(
@@ -54,9 +49,9 @@ def audit(
     folder: str | Path | None = None,
     defenses: str | Sequence[str] = (),
     attacks: str | Sequence[str] = (),
-    seeds: int = SEEDS,
-    trials: int = TRIALS,
-    tolerance: float = 100 * TOLERANCE,
+    seeds: int = AuditOptions.seeds,
+    trials: int = AuditOptions.trials,
+    tolerance: float = AuditOptions.tolerance,
     sensitivity: bool = True,
     jobs: int | None = None,
     on_progress: OnProgress = lambda _: None,
@@ -65,7 +60,8 @@ def audit(
 
     Args:
         subject: A config file, a table, a `Config` or a `Simulation`, with an attack and attackers.
-        folder: Where runs go and finished ones are found; by default a temporary folder that is removed at the end.
+        folder: Where runs go and finished ones are found; by default a temporary folder that is removed at the end,
+            and the result's `folder` and those of its runs are None.
         defenses: The names of those to compare, or "all"; by default those registered for audits.
         attacks: The names of attacks besides the subject's own; by default those that fit.
         seeds: How many seeds the strongest variant of each attack is reported with.
@@ -82,63 +78,59 @@ def audit(
         ConfigError: If the config is wrong, has no attackers, or its task is not learned even without them.
         RunError: If the folder cannot be used.
     """
-    options = ask(
-        configs.as_config(subject),
-        defenses=defenses,
-        attacks=attacks,
-        trials=trials,
-        seeds=seeds,
-        tolerance=tolerance,
-        sensitivity=sensitivity,
-    )
+    options = AuditOptions(configs.as_config(subject), defenses, attacks, trials, seeds, tolerance, sensitivity)
     with runner.working_folder(folder) as out:
-        return run_audit(options, out, jobs, on_progress)
+        result = run_audit(options, out, jobs, on_progress)
+        return findings.detached(result) if folder is None else result
 
 
 def run_audit(
-    asked: AuditOptions, out: Path, jobs: int | None = None, on_progress: OnProgress = lambda _: None
+    options: AuditOptions, out: Path, jobs: int | None = None, on_progress: OnProgress = lambda _: None
 ) -> AuditResult:
     """Run what is missing of an audit in its folder, and return its result."""
     jobs = runner.default_jobs() if jobs is None else jobs
     if jobs < 1:
         raise ConfigError(f"--jobs is {jobs}; at least one run must be at work")
-    with pool(
-        jobs, configs.is_live(asked.config)
-    ) as workers:  # started when there is work, and kept for all three plans
-        measured = _measured(asked, _Place(out, jobs, on_progress, workers))
-    return replace(measured, certificates=certificates(measured), seconds=results.seconds(out, _keys(out)))
+    with pool(jobs, configs.is_live(options.config)) as workers:  # started when there is work, for all three plans
+
+        def run(plan: SweepPlan, before: int, after: int) -> tuple[list[Row], RunError | None]:
+            def shown(progress: Progress) -> None:
+                on_progress(whole(progress, before, after))
+
+            _forget_what_is_gone(plan, out)
+            ledger = runner.run_plans([plan], out, jobs, shown, workers)
+            return results.rows(plan, ledger), runner.failures(ledger, out)
+
+        result = _measured(options, out, run)
+    keys = {row["key"] for name in PLANS for row in results.read(out / f"{name}.jsonl")}
+    return replace(result, certificates=findings.certificates(result), seconds=results.seconds(out, keys))
 
 
-def _measured(asked: AuditOptions, place: _Place) -> AuditResult:
-    """Run everything that an audit measures, except the sensitivity to k and L."""
-    experiment = configs.build(asked.config)  # raises what cannot work before anything starts
-    found, d, out = grid(asked), len(experiment.theta), place.out
-    first = pairs(found, CALIBRATION, [undefended()])
-    guess = panel(asked, Facts(d, 1.0, 1.0))  # its size and its refusals do not depend on norms
-    later = _cells(first) * (len(guess.members) - 1)
-    rows, ledger = _run(first, place, 0, later)
-    problem = runner.failures(ledger, out)
-    facts = _facts(asked.config, _calm(rows, out), d, problem)
-    chosen = panel(asked, facts)
-    before = _cells(first)
-    rows, ledger = _run(pairs(found, MATRIX, chosen.members), place, before, 0)
-    problem = runner.failures(ledger, out)
-    measured = outcomes.measured(rows, out)
-    names = [foe.name for foe in found.foes.chosen]
-    best = recommend(outcomes.candidates(measured, chosen.members, names), asked.tolerance, UNDEFENDED)
-    whole = AuditResult(found, facts, chosen, measured, outcomes.costs(measured), best, (), {}, problem)
-    return _with_sensitivity(whole, place) if asked.sensitivity else whole
+def _measured(options: AuditOptions, out: Path, run: RunPlan) -> AuditResult:
+    """Run everything that an audit measures."""
+    d, attacks = len(configs.build(options.config).theta), attack_specs(options)  # refuses before anything starts
+    calibration = matrix_plan(CALIBRATION, options, [BASELINE], attacks.chosen)
+    compared = len(defense_specs(options, Facts(d, 1.0, 1.0)).chosen)  # does not depend on norms
+    rows, problem = run(calibration, 0, _cells(calibration) * (compared - 1))
+    facts = _facts(options.config, _unattacked(rows, out), d, problem)
+    defenses = defense_specs(options, facts)
+    plan = matrix_plan(MATRIX, options, defenses.chosen, attacks.chosen)
+    rows, problem = run(plan, _cells(calibration), 0)
+    result = AuditResult(options, attacks, defenses, facts, *findings.measure(rows, out), out, problem)
+    best = recommend(findings.candidates(result), options.tolerance / 100, UNDEFENDED)
+    result = replace(result, recommendation=best)
+    return _with_sensitivity(result, out, run, _cells(plan)) if options.sensitivity else result
 
 
-def _run(plan: SweepPlan, place: _Place, before: int, after: int) -> tuple[list[Row], Ledger]:
-    """Run a plan and return its lines; the view also counts the cells of earlier and later plans."""
-    _forget_what_is_gone(plan, place.out)
-
-    def on_progress(progress: Progress) -> None:
-        place.on_progress(whole(progress, before, after))
-
-    ledger = runner.run_plans([plan], place.out, place.jobs, on_progress, place.workers)
-    return results.rows(plan, ledger), ledger
+def forget(out: Path) -> None:
+    """Delete what an audit left in a folder, and nothing else."""
+    if not out.is_dir():
+        return
+    with runs.locked(out), results.disk(out):
+        for folder in (results.CELLS, results.FAILED):
+            shutil.rmtree(out / folder, ignore_errors=True)
+        for name in (*(f"{plan}.jsonl" for plan in PLANS), results.TIMINGS, PAGE, NUMBERS, CONFIG):
+            (out / name).unlink(missing_ok=True)
 
 
 def whole(progress: Progress, before: int, after: int) -> Progress:
@@ -165,61 +157,45 @@ def _cells(plan: SweepPlan) -> int:
     return sum(len(group.trials) + group.coming for group in plan.groups)
 
 
-def _keys(out: Path) -> set[str]:
-    rows = (row for name in PLANS for row in results.read(out / f"{name}.jsonl"))
-    return {row["key"] for row in rows}
+def _unattacked(rows: Sequence[Row], out: Path) -> list[RunRecord]:
+    done = [row for row in rows if row["cell"][ATTACK] == NO_ATTACK and row["status"] == "done"]
+    return [findings.load(row, out) for row in done]
 
 
-# --- calibration -----------------------------------------------------------------------------------------------------
-
-
-def _calm(rows: Sequence[Row], out: Path) -> list[RunRecord]:
-    done = [row for row in rows if row["cell"]["attack"] == NO_ATTACK and row["status"] == "done"]
-    return [runs.load_run(results.folder(out, row["key"])) for row in done]
-
-
-def _facts(config: Config, calm: Sequence[RunRecord], d: int, problem: Exception | None) -> Facts:
+def _facts(config: Config, unattacked: Sequence[RunRecord], d: int, problem: RunError | None) -> Facts:
     """Return the facts from which the defenses' parameters follow; raise if the task is not learned."""
-    if not calm:
+    if not unattacked:
         raise problem or ConfigError("nothing was run without attackers")
-    for row in summary(calm):
+    for row in summary(unattacked):
         if not row.converged:
             raise ConfigError(
                 "without attackers and without a defense this config does not learn (test accuracy "
                 f"{percent(row.test_accuracy)} after {row.rounds} rounds), so there is nothing to defend; change "
                 "train.lr, rounds or the model first"
             )
-    fedavg = config.train.mode == "fedavg"
-    norms = [each for record in calm for each in curve(record.rows, "honest_norm")]
-    rates: Mapping[int, float] = {int(row["round"]): float(row["lr"]) for row in calm[0].rows}
-    in_rates = [norm / (rates[t] if fedavg else 1.0) for t, norm in norms]
+    norms = [each for record in unattacked for each in curve(record.rows, "honest_norm")]
+    rates = {int(row["round"]): float(row["lr"]) for row in unattacked[0].rows}
+    in_rates = [norm / (rates[t] if config.train.mode == "fedavg" else 1.0) for t, norm in norms]
     return Facts(d, median(norm for _, norm in norms), median(in_rates))
 
 
-# --- sensitivity -----------------------------------------------------------------------------------------------------
-
-
-def _with_sensitivity(whole: AuditResult, place: _Place) -> AuditResult:
+def _with_sensitivity(result: AuditResult, out: Path, run: RunPlan, before: int) -> AuditResult:
     """Add runs of the recommended defense, SparseFed and clipping with other k and L."""
-    grid, found = whole.grid, whole.measured
-    plan = sensitivity(grid, SENSITIVITY, whole.facts.d, list(_varied(whole.panel, grid, found, whole.recommendation)))
+    plan = sensitivity_plan(SENSITIVITY, result.options, result.facts.d, _varied(result))
     if not plan.groups:
-        return whole
-    before = sum(_cells(pairs(grid, MATRIX, [member])) for member in whole.panel.members)
-    rows, ledger = _run(plan, place, before, 0)
-    varied = {row["cell"]["defense"]: (NO_ATTACK, row["cell"]["attack"]) for row in rows}
-    beside = [found.records[name, attack][0] for name, attacks in varied.items() for attack in attacks]
-    problem = whole.problem or runner.failures(ledger, place.out)
-    return replace(whole, varied=(*beside, *outcomes.varied_records(rows, place.out)), problem=problem)
+        return result
+    rows, problem = run(plan, before, 0)
+    pairs = {(row["cell"][DEFENSE], attack) for row in rows for attack in (NO_ATTACK, row["cell"][ATTACK])}
+    own = [several[0] for pair, several in result.runs.items() if pair in pairs]
+    varied = [findings.load(row, out) for row in rows if row["status"] == "done"]
+    return replace(result, varied=(*own, *varied), problem=result.problem or problem)
 
 
-def _varied(
-    panel: Candidates, grid: Grid, found: Measured, best: Recommendation | None
-) -> Iterator[tuple[DefenseSpec, AttackSpec, str]]:
+def _varied(result: AuditResult) -> Iterator[tuple[DefenseSpec, AttackSpec, str]]:
     """Yield the defenses to vary, each with the attack and variant that does most harm."""
-    wanted = ([best.name] if best else []) + list(ALWAYS_VARIED)
-    for member in panel.members:
-        worst = outcomes.worst_foe(found, grid, member.name)
-        calm = (member.name, NO_ATTACK) in found.records
-        if member.name in wanted and worst and calm and any(member.table.get(dial) is not None for dial in DIALS):
-            yield (member, *worst)
+    names = [*ALWAYS_VARIED, *([result.recommendation.name] if result.recommendation else [])]
+    for spec in result.defenses.chosen:
+        strongest = findings.strongest(result, spec.name)
+        varies = spec.name in names and any(spec.table.get(dial) is not None for dial in DIALS)
+        if varies and strongest and spec.name in result.unattacked:
+            yield (spec, *strongest)

@@ -16,8 +16,8 @@ own, unless the config provides some (`data.root`) or the rule is named.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from sparsefed import config as configs
@@ -52,16 +52,14 @@ class DefenseSpec:
 
 
 @dataclass(frozen=True)
-class Candidates:
+class DefenseSpecs:
     """The defenses that are compared, and those that are not with the reason."""
 
-    members: tuple[DefenseSpec, ...]
-    left_out: Mapping[str, str] = field(default_factory=dict)
+    chosen: tuple[DefenseSpec, ...]
+    left_out: Mapping[str, str]
 
 
-def undefended() -> DefenseSpec:
-    """Return the defense that does nothing, the baseline of all others."""
-    return DefenseSpec(UNDEFENDED, {"name": UNDEFENDED}, "no parameters")
+BASELINE = DefenseSpec(UNDEFENDED, {"name": UNDEFENDED}, "no parameters")
 
 
 def expected(config: Config) -> int:
@@ -82,51 +80,45 @@ def expected(config: Config) -> int:
     return min(compromised, cohort) if devices is None else math.ceil(compromised * cohort / devices - 1e-9)
 
 
-def panel(asked: AuditOptions, facts: Facts) -> Candidates:
+def defense_specs(options: AuditOptions, facts: Facts) -> DefenseSpecs:
     """Return the requested defenses, `undefended` first and the config's own last."""
-    named = asked.defenses not in ((), (ALL,))
-    for name in asked.defenses if named else ():
+    config, names = options.config, options.defense_names
+    named = names not in ((), (ALL,))
+    rooted = named or config.data.root is not None
+    names = names if named else _usual(rooted) if names == () else tuple(DEFENSES)
+    specs, left_out = [BASELINE], {}
+    for name in names:
         if name not in DEFENSES:
             raise ConfigError(f"--defenses: {unknown('defense', name, [*DEFENSES, ALL])}")
-    granted = named or asked.config.data.root is not None
-    wanted = asked.defenses if named else _usual(granted) if asked.defenses == () else tuple(DEFENSES)
-    found, left_out = [undefended()], {}
-    for name in wanted:
         if DEFENSES[name] is DEFENSES[UNDEFENDED]:  # under either of its names
             continue
-        reason = _refused(name, asked.config, granted)
+        reason = _refused(name, config, rooted)
         if reason and named:
             raise ConfigError(f"--defenses: {name} cannot be audited: {reason}")
         if reason:
             left_out[name] = reason
         else:
-            found.append(derived(name, asked.config, facts))
-    return Candidates((*found, *_own(asked.config, found)), left_out)
+            specs.append(derived(name, config, facts))
+    own, usual = {"name": config.defense.name, **config.defense.params}, configs.rule(config.defense.name).usual
+    if not any({**usual, **own} == {**usual, **spec.table} for spec in specs):
+        specs.append(DefenseSpec(f"{config.defense.name}, yours", own, "as the config has it"))
+    return DefenseSpecs(tuple(specs), left_out)
 
 
-def _usual(granted: bool) -> tuple[str, ...]:
+def _usual(rooted: bool) -> tuple[str, ...]:
     """Return the rules registered for audits, then those that need root examples if the server has some."""
-    facts = {name: rule_info(rule) for name, rule in DEFENSES.items()}
-    usual = [name for name, info in facts.items() if info.audit]
-    return (*usual, *(name for name, info in facts.items() if granted and "root" in info.needs and not info.audit))
+    infos = {name: rule_info(rule) for name, rule in DEFENSES.items()}
+    usual = [name for name, info in infos.items() if info.audit]
+    return (*usual, *(name for name, info in infos.items() if rooted and "root" in info.needs and not info.audit))
 
 
-def _own(config: Config, found: list[DefenseSpec]) -> Iterator[DefenseSpec]:
-    """Yield the config's defense, unless it is there already."""
-    table = {"name": config.defense.name, **config.defense.params}
-    usual = configs.rule(config.defense.name).usual
-    if not any({**usual, **table} == {**usual, **member.table} for member in found):
-        yield DefenseSpec(f"{config.defense.name}, yours", table, "as the config has it")
-
-
-def _refused(name: str, config: Config, granted: bool) -> str:
+def _refused(name: str, config: Config, rooted: bool) -> str:
     """Return why a rule cannot be audited; '' if it can."""
     rule, n = configs.rule(name), _smallest_cohort(config)
     required = [p.name for p in parameters(rule.builder) if p.required]
-    strange = [key for key in required if key not in ("f", "k", "radius")]
-    if strange:
-        return f"no rule derives its {' and '.join(strange)}; put it into the config as [defense]"
-    if "root" in rule.needs and not granted:
+    if underived := [key for key in required if key not in ("f", "k", "radius")]:
+        return f"no rule derives its {' and '.join(underived)}; put it into the config as [defense]"
+    if "root" in rule.needs and not rooted:
         return "the server would need clean examples of its own; grant them with data.root, or name it"
     if "f" in required and min(expected(config), rule.largest_f(n)) < 1:
         return f"it is not defined for an attacker among {n} updates"

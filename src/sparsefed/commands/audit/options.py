@@ -1,83 +1,63 @@
-"""The options of an audit, checked before anything is computed."""
+"""The options of an audit, checked before anything is computed; and those of the demo, short enough to watch."""
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from importlib import resources
 
 from sparsefed import config as configs
 from sparsefed.config import Config
 from sparsefed.core.errors import ConfigError
+from sparsefed.results.verdict import listed
 
-TRIALS, SEEDS, TOLERANCE = 3, 2, 0.02
 SEARCH = 1000  # added to the config's seed for the runs of the search: no reported run is one that was selected
 ALL, AUTO = "all", "auto"
+DEMO_DEFENSES = ("undefended", "clipping", "sparsefed", "multi_krum")
 
 
 @dataclass(frozen=True)
 class AuditOptions:
-    """The options of one audit."""
+    """The options of one audit; wrong ones raise a `ConfigError`."""
 
     config: Config  # the task, the threat model and the first attack
-    defenses: tuple[str, ...] = ()  # by name; none: the usual panel
-    attacks: tuple[str, ...] = ()  # by name, besides the config's own; none: those that fit
-    trials: int = TRIALS  # variants of each attack that each defense meets
-    seeds: int = SEEDS  # that the strongest of them is reported with
-    tolerance: float = TOLERANCE  # test accuracy that a defense may cost without attackers
+    defenses: str | Sequence[str] = ()  # names, or "all"; none: those registered for audits
+    attacks: str | Sequence[str] = ()  # names, besides the config's own; none: those that fit
+    trials: int = 3  # variants of each attack that each defense meets
+    seeds: int = 2  # that the strongest of them is reported with
+    tolerance: float = 2.0  # points of test accuracy that a defense may cost without attackers
     sensitivity: bool = True  # whether k and L are varied
 
+    def __post_init__(self) -> None:
+        if not self.config.is_attacked:
+            raise ConfigError(
+                "there are no attackers in this config, so there is nothing to audit; name the compromised devices and "
+                'the attack, for instance [threat] share = 0.02 and [attack] name = "pgd"'
+            )
+        for option, given in (("--trials", self.trials), ("--seeds", self.seeds)):
+            if given < 1:
+                raise ConfigError(f"{option} is {given}; at least 1 is needed")
+        if self.seeds > SEARCH:
+            raise ConfigError(f"--seeds is {self.seeds}; use at most {SEARCH}")
+        if not 0 <= self.tolerance <= 100:
+            raise ConfigError(f"--tolerance is {self.tolerance:g}, but is in points of test accuracy; use 0 to 100")
+
     @property
-    def reported(self) -> tuple[int, ...]:
+    def defense_names(self) -> tuple[str, ...]:
+        return _names("--defenses", self.defenses, ALL)
+
+    @property
+    def attack_names(self) -> tuple[str, ...]:
+        return _names("--attacks", self.attacks, AUTO)
+
+    @property
+    def reported_seeds(self) -> tuple[int, ...]:
         return tuple(range(self.config.seed, self.config.seed + self.seeds))
 
     @property
     def search_seed(self) -> int:
         return self.config.seed + SEARCH
-
-
-def read(path: Path, overrides: Sequence[str] = ()) -> Config:
-    """Load a config and check that it has attackers."""
-    return attacked(configs.read(path, overrides))
-
-
-def attacked(config: Config) -> Config:
-    """Return the config if it has attackers; raise a `ConfigError` otherwise."""
-    if not config.is_attacked:
-        raise ConfigError(
-            "nobody attacks in this config, so there is nothing to audit; say who is compromised and what they want, "
-            'for instance [threat] share = 0.02 and [attack] name = "pgd"'
-        )
-    return config
-
-
-def ask(
-    config: Config,
-    *,
-    defenses: str | Sequence[str] = "",
-    attacks: str | Sequence[str] = "",
-    trials: int = TRIALS,
-    seeds: int = SEEDS,
-    tolerance: float = 100 * TOLERANCE,
-    sensitivity: bool = True,
-) -> AuditOptions:
-    """Return the command's options (the tolerance in points), or raise an error that explains what is wrong."""
-    for option, given in (("--trials", trials), ("--seeds", seeds)):
-        if given < 1:
-            raise ConfigError(f"{option} is {given}; at least 1 is needed")
-    if seeds > SEARCH:
-        raise ConfigError(f"--seeds is {seeds}; use at most {SEARCH}")
-    if not 0 <= tolerance <= 100:
-        raise ConfigError(f"--tolerance is {tolerance:g}, but is in points of test accuracy; use 0 to 100")
-    return AuditOptions(
-        attacked(config),
-        _names("--defenses", defenses, ALL),
-        _names("--attacks", attacks, AUTO),
-        trials,
-        seeds,
-        tolerance / 100,
-        sensitivity,
-    )
 
 
 def _names(option: str, given: str | Sequence[str], word: str) -> tuple[str, ...]:
@@ -88,3 +68,34 @@ def _names(option: str, given: str | Sequence[str], word: str) -> tuple[str, ...
     if word in names and len(names) > 1:
         raise ConfigError(f"{option} is '{text}': '{word}' stands alone, or leave it out and name some")
     return () if names == (AUTO,) else names
+
+
+def threat_in_words(config: Config) -> str:
+    """Describe the threat model of a config in a few words."""
+    threat = config.threat
+    if threat.per_round is not None:
+        attackers = f"{threat.per_round} attackers in every round"
+    elif threat.share is not None:
+        attackers = f"{100 * threat.share:.3g} % of the devices compromised"
+    else:
+        attackers = f"{threat.count if threat.ids is None else len(threat.ids)} devices compromised"
+    return f"{attackers}, knowing {' and '.join(threat.knowledge) or 'nothing but public facts'}"
+
+
+def demo(overrides: Sequence[str] = ()) -> AuditOptions:
+    """Return the demo's options: four defenses, the config's attack and an untargeted one, at one seed."""
+    text = resources.files("sparsefed").joinpath("config/files/demo.toml").read_text(encoding="utf-8")
+    config = configs.parse(tomllib.loads(text), overrides)
+    return AuditOptions(config, DEMO_DEFENSES, ["sign_flip"], trials=1, seeds=1, sensitivity=False)
+
+
+def introduction(options: AuditOptions) -> str:
+    """Return a text that explains the demo before it runs."""
+    config = options.config
+    points = config.attack.params.get("auxiliary", 0) if config.attack else 0
+    return (
+        f"{config.data.devices} devices share {config.data.name} ({config.data.partition}); {threat_in_words(config)}. "
+        f"The first attack wants {points} test images labelled wrongly, the second a useless model. The same "
+        f"{config.model.name}, {config.rounds} rounds of {config.train.cohort} devices, under each attack and without "
+        f"one: {listed(options.defense_names)}.\n"
+    )

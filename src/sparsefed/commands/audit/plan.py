@@ -9,84 +9,59 @@ Without attackers the goal stays, as in `run --twins`: attack accuracy is then t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from sparsefed import config as configs
-from sparsefed.commands.audit.attack_specs import AttackSpec, AttackSpecs, foes
+from sparsefed.commands.audit.attack_specs import AttackSpec, Variants
 from sparsefed.commands.audit.defense_specs import DefenseSpec
 from sparsefed.commands.audit.options import AuditOptions
-from sparsefed.commands.audit.variants import GIVEN, variants
-from sparsefed.config import Config
 from sparsefed.results.matrix import NO_ATTACK
 from sparsefed.results.numbers import significant
 from sparsefed.sweeps.cells import Combination, twin
-from sparsefed.sweeps.plan import CellGroup, CellSlot, SweepPlan, group
+from sparsefed.sweeps.plan import CellGroup, SweepPlan, group
 
 DEFENSE, ATTACK, DIAL = "defense", "attack", "dial"
 DIALS = ("k", "clip_norm")
 FACTORS = (0.25, 0.5, 2.0, 4.0)
-ALWAYS_VARIED = ("sparsefed", "clipping")
-
-Variants = Mapping[str, Mapping[str, Any]]
+NO_VARIANTS: Variants = {}
 
 
-@dataclass(frozen=True)
-class Grid:
-    """The attacks and variants that every plan of an audit is made of."""
-
-    asked: AuditOptions
-    foes: AttackSpecs
-    variants: Mapping[str, Variants]  # by attack
-
-
-def grid(asked: AuditOptions) -> Grid:
-    """Return the attacks and their variants."""
-    found = foes(asked)
-    seed, config = asked.search_seed, asked.config
-    return Grid(asked, found, {foe.name: variants(config, foe, asked.trials, seed) for foe in found.chosen})
-
-
-def pairs(of: Grid, name: str, members: Sequence[DefenseSpec]) -> SweepPlan:
+def matrix_plan(
+    name: str, options: AuditOptions, defenses: Sequence[DefenseSpec], attacks: Sequence[AttackSpec]
+) -> SweepPlan:
     """Return a plan of these defenses, each unattacked and under every attack."""
-    return SweepPlan(name, tuple(each for member in members for each in _rows(of, member)))
-
-
-def _rows(of: Grid, member: DefenseSpec) -> Iterator[CellGroup]:
-    asked = of.asked
-    yield _calm(
-        {DEFENSE: member.name, ATTACK: NO_ATTACK}, asked.config, member.table, of.foes.chosen[0], asked.reported
-    )
-    for foe in of.foes.chosen:
-        several = of.variants[foe.name]
-        each = _combination({DEFENSE: member.name, ATTACK: foe.name}, asked.config, member.table, foe, several)
-        yield group(each, asked.reported, (), asked.search_seed)
-
-
-def sensitivity(of: Grid, name: str, d: int, varied: Sequence[tuple[DefenseSpec, AttackSpec, str]]) -> SweepPlan:
-    """Return a plan of these defenses with other k and L, each under one variant of one attack; at the first seed."""
-    first = of.asked.reported[:1]
     groups: list[CellGroup] = []
-    for member, foe, variant in varied:
-        stronger = AttackSpec(foe.name, with_variant(of, foe, variant), foe.aimed)
-        for told, table in turned(member.table, d):
-            named = {DEFENSE: member.name, DIAL: told}
-            groups.append(_calm({**named, ATTACK: NO_ATTACK}, of.asked.config, table, of.foes.chosen[0], first))
-            each = _combination({**named, ATTACK: foe.name}, of.asked.config, table, stronger, {})
-            groups.append(group(each, first, ()))
+    for defense in defenses:
+        groups.append(_unattacked({DEFENSE: defense.name}, options, defense.table, options.reported_seeds))
+        for attack in attacks:
+            values = {DEFENSE: defense.name, ATTACK: attack.name}
+            searched = attack.variants if len(attack.variants) > 1 else {}
+            combination = _combination(values, options, defense.table, attack.table, searched)
+            groups.append(group(combination, options.reported_seeds, (), options.search_seed))
     return SweepPlan(name, tuple(groups))
 
 
-def with_variant(of: Grid, foe: AttackSpec, variant: str) -> dict[str, Any]:
-    """Return the [attack] table of a variant."""
-    return {**foe.table, **of.variants[foe.name].get(variant, {})}
+def sensitivity_plan(
+    name: str, options: AuditOptions, d: int, varied: Iterable[tuple[DefenseSpec, AttackSpec, str]]
+) -> SweepPlan:
+    """Return a plan of these defenses with other k and L, each under one variant of one attack; at the first seed."""
+    groups: list[CellGroup] = []
+    seeds = options.reported_seeds[:1]
+    for defense, attack, variant in varied:
+        for dial, table in turned(defense.table, d):
+            values = {DEFENSE: defense.name, DIAL: dial}
+            groups.append(_unattacked(values, options, table, seeds))
+            attacked = _combination({**values, ATTACK: attack.name}, options, table, attack.variant(variant))
+            groups.append(group(attacked, seeds, ()))
+    return SweepPlan(name, tuple(groups))
 
 
 def turned(table: Mapping[str, Any], d: int) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield a defense with k, then L, at a quarter, half, twice and four times its value.
 
-    >>> [told for told, _ in turned({"name": "sparsefed", "k": 3, "clip_norm": 1.0}, d=10)]
+    >>> [dial for dial, _ in turned({"name": "sparsefed", "k": 3, "clip_norm": 1.0}, d=10)]
     ['k = 1', 'k = 2', 'k = 6', 'k = 10', 'clip_norm = 0.25', 'clip_norm = 0.5', 'clip_norm = 2', 'clip_norm = 4']
     """
     for dial in DIALS:
@@ -100,28 +75,25 @@ def turned(table: Mapping[str, Any], d: int) -> Iterator[tuple[str, dict[str, An
 
 
 def _combination(
-    values: Mapping[str, str], config: Config, defense: Mapping[str, Any], foe: AttackSpec, several: Variants
+    values: Mapping[str, str],
+    options: AuditOptions,
+    defense: Mapping[str, Any],
+    attack: Mapping[str, Any],
+    variants: Variants = NO_VARIANTS,
 ) -> Combination:
-    whole = {key: item for key, item in configs.dump(config).items() if key not in ("name", "seed")}
-    table = {**whole, "defense": dict(defense), "attack": dict(foe.table)}
-    searched = {name: dict(part) for name, part in several.items()} if len(several) > 1 else {}
+    config = {key: item for key, item in configs.dump(options.config).items() if key not in ("name", "seed")}
+    table = {**config, "defense": dict(defense), "attack": dict(attack)}
+    searched = {name: dict(part) for name, part in variants.items()}
     return Combination(values, table, searched, f"audit, {', '.join(values.values())}")
 
 
-def _calm(
-    values: Mapping[str, str], config: Config, defense: Mapping[str, Any], foe: AttackSpec, seeds: Sequence[int]
+def _unattacked(
+    values: Mapping[str, str], options: AuditOptions, defense: Mapping[str, Any], seeds: Sequence[int]
 ) -> CellGroup:
-    attacked = _combination(values, config, defense, foe, {})
-    slots = tuple(_calm_slot(values, attacked, seed) for seed in seeds)
-    return CellGroup(values, (), lambda _: slots, len(slots))
-
-
-def _calm_slot(values: Mapping[str, str], attacked: Combination, seed: int) -> CellSlot:
-    calm = twin(attacked.result(seed), "unattacked")
-    assert calm is not None  # ensured by `options.attacked`
-    return CellSlot(values, "result", None, seed, calm)
-
-
-def variant_of(attack: str | None) -> str:
-    """Return the variant that a line of results reports."""
-    return attack if attack is not None and attack.startswith("variant") else GIVEN
+    """Return the runs without attackers: the twins of those under the config's own attack."""
+    own = configs.dump(options.config)["attack"]
+    attacked = _combination({**values, ATTACK: NO_ATTACK}, options, defense, own)
+    baseline = twin(attacked.result(seeds[0]), "unattacked")
+    assert baseline is not None  # AuditOptions takes no config without attackers
+    table = {key: item for key, item in baseline.table.items() if key != "seed"}
+    return group(replace(attacked, table=table), seeds, ())

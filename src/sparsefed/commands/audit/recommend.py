@@ -2,14 +2,11 @@
 
 1. *Eligible* is a defense that learned without attackers, met every attack, and without attackers costs at most
    `tolerance` of test accuracy against no defense.
-2. An attack's *harm* is the larger of what attackers gain (attack accuracy beyond the baseline) and what is lost (test
-   accuracy, against the same defense without attackers); 1 if the model did not learn.
-3. Of the eligible, those come first that held against all attacks, then those that held in part, then those that fell
-   (`results.matrix.judged`); among these, the one whose worst attack does least harm.
-4. A defense as good as that one, within the spread of its seeds but at least `TIE` and at most `WIDEST`, ties with it.
+2. Of the eligible, those come first that held against all attacks, then those that held in part, then those that fell
+   (`results.matrix.judged`); among these, the one whose worst attack does least harm (`findings.harm`).
+3. A defense as good as that one, within the spread of its seeds but at least `TIE` and at most `WIDEST`, ties with it.
    Of those that tie, the ones that keep most test accuracy without attackers, within `TIE`; of these the simplest: its
-   server must see least, then its devices send and receive least, then it comes first in the panel.
-5. If that one does not hold, defenses that hold but cost too much are named beside it.
+   server must see least, then its devices send and receive least, then it comes first in the list.
 
 Times are not used: they differ from run to run, and a recommendation must not.
 """
@@ -41,9 +38,8 @@ class Candidate:
     @property
     def worst(self) -> tuple[str, float] | None:
         """Return the attack that does most harm, and how much; the first of equals."""
-        known = {attack: harm for attack, harm in self.harms.items() if harm is not None}
-        name = max(known, key=lambda attack: known[attack], default=None)
-        return None if name is None else (name, known[name])
+        known = [(attack, harm) for attack, harm in self.harms.items() if harm is not None]
+        return max(known, key=lambda each: each[1], default=None)
 
     @property
     def harm(self) -> float:
@@ -60,9 +56,7 @@ class Recommendation:
     harm: float
     tied: tuple[str, ...] = ()  # as good, but less simple
     passed_over: Mapping[str, str] = field(default_factory=dict)
-    holds_but_costs_more: Mapping[str, float] = field(
-        default_factory=dict
-    )  # defenses that would hold, and the accuracy that each costs
+    holds_but_costs_more: Mapping[str, float] = field(default_factory=dict)  # defenses, and the accuracy each costs
 
     @property
     def holds(self) -> bool:
@@ -72,38 +66,36 @@ class Recommendation:
 def recommend(candidates: Sequence[Candidate], tolerance: float, baseline: str) -> Recommendation | None:
     """Return the recommendation by the rule above; None if nothing is eligible because something was not measured."""
     plain = next((each.clean for each in candidates if each.name == baseline), None)
-    why_not = {each.name: _ineligible(each, plain, tolerance) for each in candidates}
-    eligible = [each for each in candidates if not why_not[each.name]]
+    passed_over = {each.name: why for each in candidates if (why := _ineligible(each, plain, tolerance))}
+    eligible = [each for each in candidates if each.name not in passed_over]
     if not eligible:
         return None
     best = min(eligible, key=_rank)
-    level = [each for each in eligible if _ties(each, best)]
+    within = min(max(TIE, best.spread), WIDEST) + 1e-9
+    level = [each for each in eligible if _rank(each)[0] == _rank(best)[0] and each.harm - best.harm <= within]
     top = max(each.clean or 0.0 for each in level)
     keeping = [each for each in level if top - (each.clean or 0.0) <= TIE + 1e-9]
     chosen = min(keeping, key=lambda each: (each.sees, each.traffic, candidates.index(each)))
-    attack, harm = chosen.worst or ("", 1.0)
-    over = {name: why for name, why in why_not.items() if why}
-    over |= {each.name: _worse(each) for each in eligible if each not in level}
-    over |= {each.name: _duller(each) for each in level if each not in keeping}
+    passed_over |= {each.name: _worse(each) for each in eligible if each not in level}
+    for each in level:
+        if each not in keeping:
+            less = f"its test accuracy without attackers is {percent(each.clean)}"
+            passed_over[each.name] = f"takes as little harm, but {less}"
     tied = tuple(each.name for each in keeping if each is not chosen)
-    holds_but_costs_more = {} if chosen.judgement == "held" else _holds_but_costs_more(candidates, plain, tolerance)
-    return Recommendation(chosen.name, chosen.judgement, attack, harm, tied, over, holds_but_costs_more)
+    costlier = {} if chosen.judgement == "held" else _holds_but_costs_more(candidates, plain, tolerance)
+    attack, harm = chosen.worst or ("", 1.0)
+    return Recommendation(chosen.name, chosen.judgement, attack, harm, tied, passed_over, costlier)
 
 
 def _holds_but_costs_more(candidates: Sequence[Candidate], plain: float | None, tolerance: float) -> dict[str, float]:
     """Return the defenses that would be recommended at a larger tolerance, the cheapest first."""
     able = [each for each in candidates if each.judgement == "held" and not _ineligible(each, plain, 1.0)]
-    cost = {each.name: (plain or 0.0) - (each.clean or 0.0) for each in able}
-    return {name: cost[name] for name in sorted(cost, key=lambda name: cost[name]) if round(cost[name], 4) > tolerance}
+    costs = sorted(((plain or 0.0) - (each.clean or 0.0), candidates.index(each), each.name) for each in able)
+    return {name: cost for cost, _, name in costs if round(cost, 4) > tolerance}
 
 
 def _rank(candidate: Candidate) -> tuple[int, float]:
     return ORDER.index(candidate.judgement or "fell"), candidate.harm
-
-
-def _ties(candidate: Candidate, best: Candidate) -> bool:
-    within = min(max(TIE, best.spread), WIDEST) + 1e-9
-    return _rank(candidate)[0] == _rank(best)[0] and candidate.harm - best.harm <= within
 
 
 def _ineligible(candidate: Candidate, plain: float | None, tolerance: float) -> str:
@@ -117,10 +109,6 @@ def _ineligible(candidate: Candidate, plain: float | None, tolerance: float) -> 
     if round(cost, 4) > tolerance:
         return f"costs {points(cost)} points of test accuracy without any attacker ({percent(candidate.clean)})"
     return ""
-
-
-def _duller(candidate: Candidate) -> str:
-    return f"takes as little harm, but its test accuracy without attackers is {percent(candidate.clean)}"
 
 
 def _worse(candidate: Candidate) -> str:
