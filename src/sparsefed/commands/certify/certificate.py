@@ -9,17 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from sparsefed import config as configs
 from sparsefed import runs
-from sparsefed.commands.certify.accuracy import Accuracy, accuracy
-from sparsefed.commands.certify.assumptions import TITLES, Assumption, Status, status
-from sparsefed.commands.certify.bounds import ALIKE, Bounds, bounds, times, written
-from sparsefed.commands.certify.l2_bound import Route, l2_route, longest
-from sparsefed.commands.certify.options import CertificateOptions
-from sparsefed.commands.certify.smoothness import Smoothness, is_linear, smoothness
-from sparsefed.commands.certify.subject import CertificateSource, read, unattacked, with_model
-from sparsefed.commands.certify.supported import CoveredServer, server_of
-from sparsefed.commands.certify.threat_schedules import WORST, ThreatSchedules, omegas, shares, threat_schedules
+from sparsefed.commands.certify import assumptions as known
+from sparsefed.commands.certify.assumptions import TITLES, WORST, Assumption, Status
+from sparsefed.commands.certify.subject import CertificateSource, read, with_model
 from sparsefed.commands.common import RunAll, Subject, run_all
 from sparsefed.config import Config
 from sparsefed.core.errors import ConfigError
@@ -28,8 +24,22 @@ from sparsefed.core.progress import OnProgress
 from sparsefed.reports.result import Report
 from sparsefed.results.numbers import percent
 from sparsefed.sweeps.runner import working_folder
+from sparsefed.theory import linear
+from sparsefed.theory.bounds import ALIKE, Bounds, bounds
+from sparsefed.theory.linear import Accuracy
+from sparsefed.theory.radius import log
 
 HARDLY = 1.1  # a smaller factor is not worth reporting
+ONLY_CLIPPING = (
+    "The theorem says nothing here that clipping does not say by itself: no two runs of updates of this length end "
+    "further apart."
+)
+ALL_UNDONE = "a radius no smaller than that leaves room for an attack that undoes all of it (vacuous)."
+NOT_UNDONE = "the radius is smaller, so no attack can undo it all."
+NOT_A_BOUND = (
+    "Warning: the paper's closed form is NOT a bound here, because its last step needs every learning rate to be at "
+    "least 1 and no momentum; it is shown for comparison only."
+)
 
 
 @dataclass(frozen=True)
@@ -37,9 +47,7 @@ class Certificate(Report, described_by="sparsefed.commands.certify.document"):
     """The certificate: how far attackers can move a model at most, with all its assumptions."""
 
     source: CertificateSource
-    protocols: ThreatSchedules
     assumptions: tuple[Assumption, ...]
-    route: Route
     sparse: Bounds | None
     dense: Bounds
     c: float
@@ -54,33 +62,30 @@ class Certificate(Report, described_by="sparsefed.commands.certify.document"):
     @property
     def sides(self) -> dict[str, Bounds]:
         """Return the bounds of the source's own schedule, and of the dense one if it differs."""
-        return {**({} if self.sparse is None else {"sparse": self.sparse}), "dense": self.dense}
+        return {"dense": self.dense} if self.sparse is None else {"sparse": self.sparse, "dense": self.dense}
 
     @property
     def status(self) -> Status:
         """Return the status of the number to quote."""
-        return self.status_of("softmax" if self.own.best is self.own.softmax else "capped")
+        return self.status_of(self.own.best_name)
 
-    def status_of(self, field: str) -> Status:
+    def status_of(self, name: str) -> Status:
         """Return the status of one of the bounds: clipping alone does not need c, nor the l2 route omega."""
-        spared = {"movement": "c", "softmax": "omega"}.get(field)
-        return status(each for each in self.assumptions if each.about != spared)
+        spared = {"movement": "c", "softmax": "omega"}.get(name)
+        return known.status(each for each in self.assumptions if each.about != spared)
 
-    def is_bound(self, field: str) -> str:
-        """Return whether a field is really a bound: yes, if (under the assumptions), estimate or NO."""
-        if field == "paper" and not self.own.paper_is_bound:
+    def is_bound(self, name: str) -> str:
+        """Return whether one of the radii is really a bound: yes, if (under the assumptions), estimate or NO."""
+        if name == "paper" and not self.own.paper_is_bound:
             return "NO"
-        return {"certificate": "yes", "conditional": "if", "estimate": "estimate"}[self.status_of(field)]
+        return {"certificate": "yes", "conditional": "if", "estimate": "estimate"}[self.status_of(name)]
 
     def records(self) -> list[dict[str, Any]]:
         """Return a flat record for each radius, in natural logarithms, in the form that `pandas.DataFrame` takes."""
-        fields = ("softmax", "capped", "recursion", "recursion_sqrt_d", "movement", "closed_form", "paper")
-        every = ((side, field, getattr(each, field)) for side, each in self.sides.items() for field in fields)
         return [
-            {"protocol": side, "bound": field, "is_bound": self.is_bound(field), "log": radius.log}
-            | {"additive": radius.additive, "propagation": radius.propagation, "log10": radius.log10}
-            for side, field, radius in every
-            if radius is not None
+            {"protocol": side, "bound": name, "is_bound": self.is_bound(name), **radius.parts}
+            for side, each in self.sides.items()
+            for name, radius in each.radii.items()
         ]
 
     # --- the verdict, sentence by sentence ---------------------------------------------------------------------------
@@ -94,14 +99,9 @@ class Certificate(Report, described_by="sparsefed.commands.certify.document"):
     def verdict(self) -> list[str]:
         """Return the whole verdict, the most important sentence first."""
         certified = self.certified_accuracy_sentence
-        return [
-            f"{self.title}.",
-            self.headline,
-            *self.worth,
-            *self._gain(),
-            *([] if certified is None else [certified, *self._about_accuracy()]),
-            *self._warnings(),
-        ]
+        accuracy = [] if certified is None else [certified, *self._about_accuracy()]
+        warnings = [] if self.own.paper_is_bound else [NOT_A_BOUND]
+        return [f"{self.title}.", self.headline, *self.worth, *self._gain(), *accuracy, *warnings]
 
     @property
     def headline(self) -> str:
@@ -120,29 +120,18 @@ class Certificate(Report, described_by="sparsefed.commands.certify.document"):
     @property
     def worth(self) -> list[str]:
         """Return sentences that compare the number with the trivial bound and with the distance trained."""
-        return [*self._beside_clipping(), *([] if self.travelled is None else [self._beside_training(self.travelled)])]
-
-    def _beside_clipping(self) -> Iterator[str]:
-        own = self.own
-        if own.only_clipping:
-            yield (
-                "The theorem says nothing here that clipping does not say by itself: no two runs of updates of this "
-                "length end further apart."
-            )
-            if self.status == "estimate" and self.status_of("movement") == "certificate":
-                yield "That part does not need c, so this one number is a bound."
-        else:
-            factor = own.movement.log - own.best.log
-            by = "hardly" if factor < math.log(HARDLY) else f"{times(factor)} times"
-            yield f"That is {by} smaller than what clipping promises by itself."
-
-    def _beside_training(self, travelled: float) -> str:
-        own = self.own.best.log
-        apart = own - math.log(travelled) if travelled > 0 else math.inf
-        moved = f"Training itself moved this run's model by {travelled:,.4g} in l1"
-        if apart >= 0:
-            return f"{moved}: a radius no smaller than that leaves room for an attack that undoes all of it (vacuous)."
-        return f"{moved}: the radius is smaller, so no attack can undo it all."
+        own, sentences = self.own, [ONLY_CLIPPING]
+        if not own.only_clipping:
+            factor = own.radii["movement"].log - own.best.log
+            by = "hardly" if factor < math.log(HARDLY) else f"{_factor(factor)} times"
+            sentences = [f"That is {by} smaller than what clipping promises by itself."]
+        elif self.status == "estimate" and self.status_of("movement") == "certificate":
+            sentences.append("That part does not need c, so this one number is a bound.")
+        if self.travelled is not None:
+            moved = f"Training itself moved this run's model by {self.travelled:,.4g} in l1"
+            vacuous = own.best.log >= log(self.travelled)
+            sentences.append(f"{moved}: {ALL_UNDONE if vacuous else NOT_UNDONE}")
+        return sentences
 
     def _gain(self) -> Iterator[str]:
         if self.sparse is None:
@@ -151,7 +140,7 @@ class Certificate(Report, described_by="sparsefed.commands.certify.document"):
         if abs(apart) <= ALIKE:
             yield "Without top-k the radius would be the same."
         else:
-            how = f"{times(abs(apart))} times {'larger' if apart > 0 else 'smaller'}"
+            how = f"{_factor(abs(apart))} times {'larger' if apart > 0 else 'smaller'}"
             yield f"Without top-k (dense) it would be {how}: {written(self.dense.best.log)}."
 
     @property
@@ -159,7 +148,7 @@ class Certificate(Report, described_by="sparsefed.commands.certify.document"):
         """Return a sentence on certified accuracy; None if the model is not one softmax layer or is not trained."""
         accuracy = self.accuracy
         if accuracy is None:
-            if not self.source.exceeds(self.protocols.own):
+            if not self.source.exceeds(self.own.schedule):
                 return None
             return "Certified accuracy is left out: this run had more attackers in some round than were asked about."
         of = f"{share_down(accuracy.certified.accuracy)} of {accuracy.points:,} test points"
@@ -187,12 +176,36 @@ class Certificate(Report, described_by="sparsefed.commands.certify.document"):
         else:
             yield "More than chance is certified at no share of attackers."
 
-    def _warnings(self) -> Iterator[str]:
-        if not self.own.paper_is_bound:
-            yield (
-                "Warning: the paper's closed form is NOT a bound here, because its last step needs every learning rate "
-                "to be at least 1 and no momentum; it is shown for comparison only."
-            )
+
+# --- numbers as text -------------------------------------------------------------------------------------------------
+
+
+def written(log: float) -> str:
+    """Write a radius from its natural logarithm: a plain number below a million, else a power of ten.
+
+    Rounded up, for a bound that is rounded down is none.
+
+    >>> written(math.log(12345.6)), written(math.log(0.5)), written(1000.0), written(-math.inf)
+    ('12,400', '0.5', '10^434.3', '0')
+    """
+    if log == -math.inf:
+        return "0"
+    if log >= math.log(1e6):
+        return f"10^{_up(log / math.log(10), 1):,.1f}"
+    value = _up(math.exp(log), 2 - math.floor(log / math.log(10)))
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def power(log: float) -> str:
+    """Write a natural logarithm as one to the base 10, rounded up.
+
+    >>> power(math.log(1000)), power(-math.inf)
+    ('3.00', '-inf')
+    """
+    if not math.isfinite(log):
+        return "-inf"
+    log10 = log / math.log(10)
+    return f"{_up(log10, 0):,.0f}" if log10 >= 10_000 else f"{_up(log10, 2):,.2f}"
 
 
 def share_down(share: float) -> str:
@@ -204,6 +217,15 @@ def share_down(share: float) -> str:
     return f"{math.floor(1000 * share + 1e-9) / 10:.1f}%"
 
 
+def _factor(log: float) -> str:
+    """Write a factor from its natural logarithm.
+
+    >>> _factor(math.log(1.4444)), _factor(1000.0)
+    ('1.44', '10^434')
+    """
+    return f"{math.exp(log):,.3g}" if log < math.log(1000) else f"10^{log / math.log(10):,.0f}"
+
+
 def _share(share: float) -> str:
     """Write a share of attackers rounded down: what is certified at a share is certified below it.
 
@@ -212,6 +234,12 @@ def _share(share: float) -> str:
     """
     decimals = 2 - math.floor(math.log10(100 * share)) if share > 0 else 0
     return f"{math.floor(100 * share * 10.0**decimals + 1e-9) / 10.0**decimals:.3g}%"
+
+
+def _up(value: float, decimals: int) -> float:
+    """Round up, ignoring floating-point error."""
+    scaled = value * 10.0**decimals
+    return math.ceil(scaled - 1e-9 * max(1.0, abs(scaled))) / 10.0**decimals
 
 
 # --- from a subject to its certificate -------------------------------------------------------------------------------
@@ -256,39 +284,63 @@ def certify(
         ConfigError: The theory does not cover the subject, or an option is impossible.
         RunError: A run is not finished, or damaged.
     """
-    options = CertificateOptions(share, attackers, c, estimate_c, omega)
+    _check(share, attackers, c, estimate_c)
     source = read(subject, overrides)
     if trained is not None:
         source = with_model(source, trained)
-    certificate = _certificate(source, options)
+    certificate = partial(_certificate, share=share, attackers=attackers, c=c, estimate_c=estimate_c, omega=omega)
+    first = certificate(source)
     if not train:
-        return certificate
+        return first
     config = _to_train(source)
     with working_folder(folder) as kept:
         place = kept / (config.name or "trained")
         if runs.unfinished({place: configs.dump(config)}):
             (runner or partial(run_all, on_progress=on_progress))({place: config})
-        return _certificate(with_model(source, place), options)
+        return certificate(with_model(source, place))
 
 
-def _certificate(source: CertificateSource, options: CertificateOptions) -> Certificate:
-    server = server_of(source.config)
-    attacking, threat = shares(source, options.share, options.attackers)
-    lost, losing = omegas(source, server, options.omega)
-    smooth, smoothing = smoothness(source, options.c, options.estimate_c)
-    schedules = threat_schedules(source, server, attacking, smooth, lost)
-    route = l2_route(source, server, smooth)
-    rests_on = [threat, *smoothing, *([losing] if losing else []), *_lengths(source, smooth), *_always(source, server)]
+def _check(share: float | None, attackers: int | None, c: float | None, estimate_c: bool) -> None:
+    """Refuse impossible options before anything is loaded."""
+    if share is not None and attackers is not None:
+        raise ConfigError("--share and --attackers say the same thing twice; give one of them")
+    if c is not None and estimate_c:
+        raise ConfigError("--c gives c and --estimate-c searches for it; give one of them")
+    if c is not None and not 0 < c < math.inf:
+        raise ConfigError(f"--c is {c:g}, but it bounds how fast a gradient changes: choose a finite number above 0")
+    if share is not None and not 0 <= share < 1:
+        raise ConfigError(f"--share is {share:g}, but it is a share of each round's updates: choose 0 <= share < 1")
+
+
+def _certificate(
+    source: CertificateSource,
+    *,
+    share: float | None,
+    attackers: int | None,
+    c: float | None,
+    estimate_c: bool,
+    omega: str | float,
+) -> Certificate:
+    shares, threat = known.attacking(source, share, attackers)
+    omegas, losing = known.losing(source, omega)
+    smooth, smoothing = known.smoothness(source, c, estimate_c)
+    own, dense = known.schedules(source, shares, smooth, omegas)
+    theta, task, arrays, accuracy, travelled = source.final, source.experiment.task, source.arrays, None, None
+    if theta is not None:
+        travelled = distances(source.experiment.theta, theta).l1
+    if theta is not None and smooth.layer is not None and not source.exceeds(own):
+        layer = {slot.name.rpartition(".")[2]: theta[slot.start : slot.stop].view(slot.shape) for slot in task.slots}
+        x, y = torch.from_numpy(arrays.x_test), torch.from_numpy(arrays.y_test)
+        points = linear.points(layer["weight"], layer.get("bias"), x, y, prepare=task.prepare)
+        accuracy = linear.accuracy(points, own, source.attacked)
     return Certificate(
         source,
-        schedules,
-        tuple(rests_on),
-        route,
-        None if schedules.sparse is None else bounds(schedules.sparse, route),
-        bounds(schedules.dense, route),
+        (threat, *smoothing, *losing, *known.others(source, smooth)),
+        None if dense is None else bounds(own),
+        bounds(dense or own),
         smooth.c,
-        None if source.final is None else distances(source.experiment.theta, source.final).l1,
-        accuracy(source, smooth, route, schedules.own),
+        travelled,
+        accuracy,
     )
 
 
@@ -296,56 +348,9 @@ def _to_train(source: CertificateSource) -> Config:
     """Return the config whose run gives a certificate the model that certified accuracy is about."""
     if source.run is not None:
         raise ConfigError(f"{source.label} is a run and has been trained; --train is for configs")
-    if not is_linear(source):
+    if not known.is_linear(source):
         raise ConfigError(
             f"--train is for certified accuracy, which one softmax layer has and model {source.config.model.name} has "
             'not; leave it out, or use [model] name = "softmax"'
         )
-    return unattacked(source)
-
-
-def _lengths(source: CertificateSource, smooth: Smoothness) -> Iterator[Assumption]:
-    if smooth.layer is not None and longest(source) is not None:
-        text = (
-            "How long honest updates were before clipping was measured; the l2 route uses that clipping cut none of "
-            "them where they were short enough for every attack within reach."
-        )
-        yield Assumption("honest lengths", text, "measured")
-
-
-def _always(source: CertificateSource, server: CoveredServer) -> Iterator[Assumption]:
-    """Yield the assumptions of every certificate."""
-    rounds = source.rounds
-    rates, norms = [each.lr for each in rounds], [each.budget for each in rounds]
-    where = "as the run recorded them" if source.run else "from the config's schedule"
-    done = (
-        "" if source.finished else f" The run is unfinished: only these of its {source.config.rounds:,} rounds count."
-    )
-    yield Assumption(
-        "rounds",
-        f"{len(rounds):,}, {where}; the learning rates add up to {sum(rates):.4g} and are from {min(rates):.3g} to "
-        f"{max(rates):.3g}.{done}",
-        "by construction",
-    )
-    yield Assumption(
-        "clip norm",
-        f"The server cuts every update to {_between(norms)} in l2, whoever sent it, and drops what is not finite.",
-        "by construction",
-    )
-    if server.rho:
-        text = f"Server momentum {server.rho:g}: the recursion extended to it, as derived in docs/certificate.md."
-        yield Assumption("momentum", text, "by construction")
-    yield Assumption(
-        "same draws",
-        "Both runs have the same first model, cohorts, examples and random draws: these depend on the seed, the round "
-        "and the device alone.",
-        "by construction",
-    )
-    yield Assumption("honest updates", "Every honest update is finite, so that none of them is dropped.", "assumed")
-    dtype = source.config.train.dtype
-    yield Assumption("arithmetic", f"Real numbers: the rounding of {dtype} is not counted.", "assumed")
-
-
-def _between(values: Sequence[float]) -> str:
-    low, high = min(values), max(values)
-    return f"{high:.4g}" if low == high else f"{low:.3g} to {high:.3g}"
+    return configs.twins(source.config)["unattacked"] if source.config.is_attacked else source.config
