@@ -20,7 +20,6 @@ from sparsefed import runs
 from sparsefed.attacks import Attack, Goal, Knowledge
 from sparsefed.commands import certify as certificate
 from sparsefed.commands.certify import Certificate
-from sparsefed.commands.certify.certificate import power, written
 from sparsefed.core import toml
 from sparsefed.core.errors import ConfigError, RunError
 from sparsefed.core.metrics import distances
@@ -29,6 +28,7 @@ from sparsefed.core.schedule import triangular
 from sparsefed.reports.pictures import write
 from sparsefed.theory import radius
 from sparsefed.theory.lipschitz import clip_free, softmax_growth, softmax_layer
+from sparsefed.theory.rounding import power, written
 from sparsefed.theory.threat_schedule import Line, ThreatSchedule, growth
 from tests.support.pages import BROWSER, browser
 from tests.support.processes import Nursery, Server

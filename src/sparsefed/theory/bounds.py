@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sparsefed.theory import radius
 from sparsefed.theory.linear import l2_radius
@@ -66,3 +66,17 @@ def by_l2(schedule: ThreatSchedule) -> Radius:
     """Return the l2 radius of a schedule as a distance in l1."""
     l2, root = l2_radius(schedule), math.log(schedule.d) / 2
     return Radius(l2.log + root, l2.additive + root)
+
+
+def by_round(schedule: ThreatSchedule, most: int) -> dict[str, list[tuple[int, float]]]:
+    """Return log10 of some bounds after at most so many of the rounds, each the bound of a run that long."""
+    total = len(schedule.lines)
+    curves: dict[str, list[tuple[int, float]]] = {"best": [], "recursion": [], "movement": []}
+    for t in sorted({max(1, round(total * step / most)) for step in range(1, most + 1)}):
+        first = replace(schedule, lines=schedule.lines[:t])
+        best = min(radius.capped(first).log, by_l2(first).log if first.has_l2 else math.inf)
+        logs = {"best": best, "recursion": radius.recursion(first).log, "movement": radius.movement(first)}
+        for name, log in logs.items():
+            if math.isfinite(log):
+                curves[name].append((t, log / math.log(10)))
+    return curves

@@ -54,8 +54,10 @@ moment are on the way no worse than was seen. The theorem bounds an expectation 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
@@ -176,6 +178,45 @@ class MeasuredModel:
     loss: float  # f
     gradient: float  # |grad f|_2^2
     moment: float  # E |g|_2^2 over the cohorts
+
+
+@dataclass(frozen=True)
+class MeasuredDescent:
+    """The measured descent of a run, and the theorem's bounds on it.
+
+    Curves are over the number of rounds R = 1, 2, ..., and show the least |grad f|^2 before round R: a bound continues
+    to hold once it held, so none of them rises.
+    """
+
+    d: int
+    k: int
+    proven: Descent  # with the moment of every model
+    measured: Descent  # with the largest moment that was seen
+    deltas: tuple[float, ...]  # one per round
+    points: tuple[MeasuredModel, ...]  # the first before round 1
+
+    @cached_property
+    def curves(self) -> dict[str, list[float]]:
+        """Return the curves by name.
+
+        `least`: the least gradient among the measured models, which is no less than among all.
+        `bound`: with contraction and moment as measured; `worst`: with nothing measured but f at the start.
+        `as_printed`: the appendix' theorem as printed, with the measured least contraction and moment.
+        """
+        at = {point.rounds: point.gradient for point in self.points}
+        rounds, least = len(self.deltas), min(self.deltas)
+        curves: dict[str, Iterable[float]] = {
+            "least": [at.get(done, math.inf) for done in range(rounds)],
+            "bound": sharp(self.measured, self.deltas),
+            "worst": sharp(self.proven, [worst_delta(self.d, self.k)] * rounds),
+            "as_printed": [printed(self.measured, least, done) for done in range(1, rounds + 1)],
+        }
+        return {name: [*accumulate(map(float, values), min)] for name, values in curves.items()}
+
+    def says_something_from(self, curve: str) -> int | None:
+        """Return the first number of rounds at which a bound is below |grad f|^2 at the start, if any."""
+        start = self.points[0].gradient
+        return next((rounds for rounds, value in enumerate(self.curves[curve], 1) if value < start), None)
 
 
 @dataclass(frozen=True)

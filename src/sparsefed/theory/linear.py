@@ -35,6 +35,7 @@ import torch
 from torch import Tensor
 
 from sparsefed.core.errors import ConfigError
+from sparsefed.core.task import Task
 from sparsefed.theory.radius import NOTHING, Radius, capped, log, log_sum
 from sparsefed.theory.threat_schedule import Line, ThreatSchedule, check, require
 
@@ -124,6 +125,12 @@ def points(
     margin, right, largest, length = (torch.cat(parts) for parts in zip(*chunks, strict=True))
     chance = float(np.bincount(y.numpy()).max() / len(y))
     return Points(margin.numpy(), right.numpy(), largest.numpy(), length.numpy(), chance)
+
+
+def task_points(task: Task, theta: Tensor, x: Tensor, y: Tensor) -> Points:
+    """Return the predictions of a task that is one softmax layer, at a model [d]."""
+    layer = {slot.name.rpartition(".")[2]: theta[slot.start : slot.stop].view(slot.shape) for slot in task.slots}
+    return points(layer["weight"], layer.get("bias"), x, y, prepare=task.prepare)
 
 
 def keeps(points: Points, radii: Radii) -> BoolArray:

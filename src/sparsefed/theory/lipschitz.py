@@ -108,6 +108,12 @@ def is_softmax_layer(module: nn.Module) -> bool:
     return kinds.count(nn.Linear) == 1 and set(kinds) <= {nn.Linear, nn.Flatten, nn.Identity, nn.Sequential}
 
 
+def is_softmax_task(task: Task) -> bool:
+    """Return whether a task is one softmax layer on cross-entropy, none of it frozen: these are the formulas' terms."""
+    learned = len(task.slots) == len(list(task.template.parameters()))
+    return is_softmax_layer(task.template) and task.loss is None and learned
+
+
 @dataclass(frozen=True)
 class Smoothness:
     """The smoothness of every device's gradient, weight decay included."""

@@ -11,6 +11,7 @@ from sparsefed.commands.certify.subject import CertificateSource
 from sparsefed.core.errors import ConfigError, RunError
 from sparsefed.core.federation import none
 from sparsefed.theory import lipschitz
+from sparsefed.theory.bounds import Bounds, bounds
 from sparsefed.theory.lipschitz import Smoothness
 from sparsefed.theory.radius import dense
 from sparsefed.theory.threat_schedule import Line, ThreatSchedule, worst_omega
@@ -65,10 +66,10 @@ def status(assumptions: Iterable[Assumption]) -> Status:
     return "conditional" if any(each.binding for each in listed) else "certificate"
 
 
-def schedules(
+def bounded(
     source: CertificateSource, shares: Sequence[float], smooth: Smoothness, omegas: Sequence[float]
-) -> tuple[ThreatSchedule, ThreatSchedule | None]:
-    """Return the source's own threat schedule and, if it has top-k, the dense one to compare it with."""
+) -> tuple[Bounds | None, Bounds]:
+    """Return the bounds of the source's threat schedule with top-k, if it has that, and of the dense one."""
     d, k, measured = source.d, source.server.k, source.longest
     lines, growths = [], []
     for i, each in enumerate(source.rounds):
@@ -80,10 +81,7 @@ def schedules(
             line = replace(line, smooth=scale * smooth.layer.smooth, free=scale * smooth.uncut, longest=longest)
         lines.append(line)
     own = ThreatSchedule(d, k, tuple(lines), source.server.rho)
-    return own, None if k is None else dense(own, growths)
-
-
-# --- attackers -------------------------------------------------------------------------------------------------------
+    return (None, bounds(own)) if k is None else (bounds(own), bounds(dense(own, growths)))
 
 
 def attacking(source: CertificateSource, share: float | None, attackers: int | None) -> tuple[list[float], Assumption]:
@@ -94,10 +92,8 @@ def attacking(source: CertificateSource, share: float | None, attackers: int | N
         who = f"In every round at most a share of {share:g} of the updates is the attackers'."
     elif attackers is not None:
         if not 0 <= attackers < min(cohorts):
-            raise ConfigError(
-                f"--attackers is {attackers}, but the smallest round has {min(cohorts)} devices and one must be "
-                f"honest: choose from 0 to {min(cohorts) - 1}"
-            )
+            why = f"the smallest round has {min(cohorts)} devices and one must be honest"
+            raise ConfigError(f"--attackers is {attackers}, but {why}: choose from 0 to {min(cohorts) - 1}")
         shares = [attackers / cohort for cohort in cohorts]
         who = f"In every round at most {attackers} of the devices are attackers."
     else:
@@ -108,22 +104,15 @@ def attacking(source: CertificateSource, share: float | None, attackers: int | N
 def _own_attackers(source: CertificateSource) -> str:
     numbers = [each.attackers for each in source.rounds]
     if not any(numbers):
-        raise ConfigError(
-            f"there are no attackers in {source.label}, and without them the two models are the same; give --share or "
-            "--attackers"
-        )
+        raise ConfigError(f"there are no attackers in {source.label} to certify against; give --share or --attackers")
     for t, each in enumerate(source.rounds, 1):
         if each.attackers >= each.cohort:
             raise ConfigError(
-                f"in round {t} all {each.cohort} devices are attackers, who could make it no round at all; the "
-                "certificate needs an honest device in each"
+                f"in round {t} all {each.cohort} devices are attackers, but one must be honest; use fewer"
             )
     where = "the run recorded them" if source.run else "the config's seed deals them"
     total = f"{sum(numbers):,} of {sum(each.cohort for each in source.rounds):,} in all"
     return f"As many devices of each round are attackers as {where}: {total}, at most {max(numbers)} in a round."
-
-
-# --- what top-k leaves -----------------------------------------------------------------------------------------------
 
 
 def losing(source: CertificateSource, omega: str | float) -> tuple[list[float], list[Assumption]]:
@@ -131,9 +120,7 @@ def losing(source: CertificateSource, omega: str | float) -> tuple[list[float], 
     rounds, k = len(source.rounds), source.server.k
     if k is None:
         if omega != WORST:
-            raise ConfigError(
-                f"--omega is {omega}, but {source.label} applies every coordinate, so nothing is left out"
-            )
+            raise ConfigError(f"--omega is {omega}, but {source.label} applies every coordinate: nothing is left out")
         return [0.0] * rounds, []
     worst = worst_omega(source.d, k)
     if omega == WORST:
@@ -147,7 +134,7 @@ def losing(source: CertificateSource, omega: str | float) -> tuple[list[float], 
         raise ConfigError(f"--omega is '{omega}'; use {WORST}, {MEASURED} or a number") from None
     if not 0 <= value <= worst:
         raise ConfigError(
-            f"--omega is {omega}, but top-k with k = {k} of d = {source.d} leaves 0 to 1 - k/d = {worst:.6g}"
+            f"--omega is {omega}, but top {k} of {source.d} leaves 0 to 1 - k/d = {worst:.6g}; choose in between"
         )
     text = f"Given: top-k leaves at most {value:g} of the l1 mass that it sees, in every round and under every attack."
     return [value] * rounds, [Assumption("omega", text, "assumed", binding=True)]
@@ -159,10 +146,8 @@ def _measured(source: CertificateSource, worst: float) -> tuple[list[float], lis
     recorded = [each.omega for each in source.rounds]
     known = [min(value, worst) for value in recorded if value is not None]
     if len(known) < len(recorded):
-        raise RunError(
-            f"{source.label} has no omega in round {recorded.index(None) + 1} of its metrics: it was run by a version "
-            "that did not write it; use --omega worst, or run it again"
-        )
+        lacking = f"{source.label} has no omega in round {recorded.index(None) + 1} of its metrics"
+        raise RunError(f"{lacking}, as old versions did not write it; use --omega worst, or run it again")
     text = (
         f"Top-k leaves no larger a share of l1 mass than it did in this run, round by round ({min(known):.3g} to "
         f"{max(known):.3g}); a run attacked otherwise may lose more, and then the number does not hold."
@@ -170,15 +155,9 @@ def _measured(source: CertificateSource, worst: float) -> tuple[list[float], lis
     return known, [Assumption("omega", text, "measured", binding=True)]
 
 
-# --- smoothness ------------------------------------------------------------------------------------------------------
-
-
 def is_linear(source: CertificateSource) -> bool:
     """Return whether the model is one softmax layer that is trained on cross-entropy."""
-    task = source.experiment.task
-    learned = len(task.slots) == len(list(task.template.parameters()))  # a frozen bias or weight is not in the formulas
-    softmax = lipschitz.is_softmax_layer(task.template) and task.loss is None
-    return softmax and learned and not source.arrays.is_text
+    return lipschitz.is_softmax_task(source.experiment.task) and not source.arrays.is_text
 
 
 def smoothness(source: CertificateSource, c: float | None, estimate: bool) -> tuple[Smoothness, list[Assumption]]:
@@ -209,17 +188,13 @@ def smoothness(source: CertificateSource, c: float | None, estimate: bool) -> tu
 
 
 def _cut(source: CertificateSource, smooth: Smoothness, decay: float) -> Assumption:
-    if all(source.factors(each).gradient * smooth.uncut <= each.budget for each in source.rounds):
-        text = f"It never cuts an honest update: no honest gradient is longer than {smooth.uncut:.4g}."
-        return Assumption("clipping", text, "by construction")
     why = f"an honest gradient can be {smooth.uncut:.4g} long, longer than the clip norm"
     if decay:
         why = "with weight decay an honest gradient has no largest length"
     text = f"It may cut honest updates ({why}), so only what survives a projection in l2 is used."
+    if all(source.factors(each)[0] * smooth.uncut <= each.budget for each in source.rounds):
+        text = f"It never cuts an honest update: no honest gradient is longer than {smooth.uncut:.4g}."
     return Assumption("clipping", text, "by construction")
-
-
-# --- every certificate's ---------------------------------------------------------------------------------------------
 
 
 def others(source: CertificateSource, smooth: Smoothness) -> Iterator[Assumption]:

@@ -25,9 +25,12 @@ from sparsefed.reports.result import Report
 from sparsefed.results.numbers import percent
 from sparsefed.sweeps.runner import working_folder
 from sparsefed.theory import linear
-from sparsefed.theory.bounds import ALIKE, Bounds, bounds
+from sparsefed.theory.bounds import ALIKE, Bounds
 from sparsefed.theory.linear import Accuracy
+from sparsefed.theory.lipschitz import Smoothness
 from sparsefed.theory.radius import log
+from sparsefed.theory.rounding import attackers_text, factor_text, share_down, written
+from sparsefed.theory.threat_schedule import ThreatSchedule
 
 HARDLY = 1.1  # a smaller factor is not worth reporting
 ONLY_CLIPPING = (
@@ -36,6 +39,10 @@ ONLY_CLIPPING = (
 )
 ALL_UNDONE = "a radius no smaller than that leaves room for an attack that undoes all of it (vacuous)."
 NOT_UNDONE = "the radius is smaller, so no attack can undo it all."
+UNATTACKED = (
+    "For a curve against the share of attackers certify the run without them (`sparsefed run --twins`), or the config "
+    "with --train."
+)
 NOT_A_BOUND = (
     "Warning: the paper's closed form is NOT a bound here, because its last step needs every learning rate to be at "
     "least 1 and no momentum; it is shown for comparison only."
@@ -98,10 +105,8 @@ class Certificate(Report, described_by="sparsefed.commands.certify.document"):
     @property
     def verdict(self) -> list[str]:
         """Return the whole verdict, the most important sentence first."""
-        certified = self.certified_accuracy_sentence
-        accuracy = [] if certified is None else [certified, *self._about_accuracy()]
         warnings = [] if self.own.paper_is_bound else [NOT_A_BOUND]
-        return [f"{self.title}.", self.headline, *self.worth, *self._gain(), *accuracy, *warnings]
+        return [f"{self.title}.", self.headline, *self.worth, *self._gain(), *self._about_accuracy(), *warnings]
 
     @property
     def headline(self) -> str:
@@ -123,7 +128,7 @@ class Certificate(Report, described_by="sparsefed.commands.certify.document"):
         own, sentences = self.own, [ONLY_CLIPPING]
         if not own.only_clipping:
             factor = own.radii["movement"].log - own.best.log
-            by = "hardly" if factor < math.log(HARDLY) else f"{_factor(factor)} times"
+            by = "hardly" if factor < math.log(HARDLY) else f"{factor_text(factor)} times"
             sentences = [f"That is {by} smaller than what clipping promises by itself."]
         elif self.status == "estimate" and self.status_of("movement") == "certificate":
             sentences.append("That part does not need c, so this one number is a bound.")
@@ -140,109 +145,38 @@ class Certificate(Report, described_by="sparsefed.commands.certify.document"):
         if abs(apart) <= ALIKE:
             yield "Without top-k the radius would be the same."
         else:
-            how = f"{_factor(abs(apart))} times {'larger' if apart > 0 else 'smaller'}"
+            how = f"{factor_text(abs(apart))} times {'larger' if apart > 0 else 'smaller'}"
             yield f"Without top-k (dense) it would be {how}: {written(self.dense.best.log)}."
 
     @property
     def certified_accuracy_sentence(self) -> str | None:
         """Return a sentence on certified accuracy; None if the model is not one softmax layer or is not trained."""
-        accuracy = self.accuracy
-        if accuracy is None:
-            if not self.source.exceeds(self.own.schedule):
-                return None
-            return "Certified accuracy is left out: this run had more attackers in some round than were asked about."
-        of = f"{share_down(accuracy.certified.accuracy)} of {accuracy.points:,} test points"
-        if accuracy.attacked:
-            return (
-                f"Certified accuracy: on {of} this model is right, and so is the one that the same devices would have "
-                "trained without attackers, whatever these sent (the bound holds in both directions)."
-            )
-        plain = f"{percent(accuracy.plain)} without attackers, {percent(accuracy.chance)} by chance"
-        return f"Certified accuracy: {of} are right and stay right, however they attack ({plain})."
+        return next(self._about_accuracy(), None)
 
     def _about_accuracy(self) -> Iterator[str]:
         accuracy = self.accuracy
         if accuracy is None:
+            if self.source.exceeds(self.own.schedule):
+                yield "Certified accuracy is left out: this run had more attackers in some round than are certified."
             return
+        of = f"{share_down(accuracy.certified.accuracy)} of {accuracy.points:,} test points"
+        if accuracy.attacked:
+            yield (
+                f"Certified accuracy: on {of} this model is right, and so is the one that the same devices would have "
+                "trained without attackers, whatever these sent (the bound holds in both directions)."
+            )
+        else:
+            plain = f"{percent(accuracy.plain)} without attackers, {percent(accuracy.chance)} by chance"
+            yield f"Certified accuracy: {of} are right and stay right, however they attack ({plain})."
         if accuracy.vacuous:
             yield "That is no more than always naming the most frequent class would get: vacuous."
         if accuracy.attacked:
-            yield (
-                "For a curve against the share of attackers certify the run without them (`sparsefed run --twins`), or "
-                "the config with --train."
-            )
+            yield UNATTACKED
         elif accuracy.largest:
-            yield f"More than chance is certified up to a share of {_share(accuracy.largest)} of each round's updates."
+            largest = attackers_text(accuracy.largest)
+            yield f"More than chance is certified up to a share of {largest} of each round's updates."
         else:
             yield "More than chance is certified at no share of attackers."
-
-
-# --- numbers as text -------------------------------------------------------------------------------------------------
-
-
-def written(log: float) -> str:
-    """Write a radius from its natural logarithm: a plain number below a million, else a power of ten.
-
-    Rounded up, for a bound that is rounded down is none.
-
-    >>> written(math.log(12345.6)), written(math.log(0.5)), written(1000.0), written(-math.inf)
-    ('12,400', '0.5', '10^434.3', '0')
-    """
-    if log == -math.inf:
-        return "0"
-    if log >= math.log(1e6):
-        return f"10^{_up(log / math.log(10), 1):,.1f}"
-    value = _up(math.exp(log), 2 - math.floor(log / math.log(10)))
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
-
-
-def power(log: float) -> str:
-    """Write a natural logarithm as one to the base 10, rounded up.
-
-    >>> power(math.log(1000)), power(-math.inf)
-    ('3.00', '-inf')
-    """
-    if not math.isfinite(log):
-        return "-inf"
-    log10 = log / math.log(10)
-    return f"{_up(log10, 0):,.0f}" if log10 >= 10_000 else f"{_up(log10, 2):,.2f}"
-
-
-def share_down(share: float) -> str:
-    """Write a share that is certified, rounded down.
-
-    >>> share_down(0.8999), share_down(0.9)
-    ('89.9%', '90.0%')
-    """
-    return f"{math.floor(1000 * share + 1e-9) / 10:.1f}%"
-
-
-def _factor(log: float) -> str:
-    """Write a factor from its natural logarithm.
-
-    >>> _factor(math.log(1.4444)), _factor(1000.0)
-    ('1.44', '10^434')
-    """
-    return f"{math.exp(log):,.3g}" if log < math.log(1000) else f"10^{log / math.log(10):,.0f}"
-
-
-def _share(share: float) -> str:
-    """Write a share of attackers rounded down: what is certified at a share is certified below it.
-
-    >>> _share(0.012345), _share(1.0)
-    ('1.23%', '100%')
-    """
-    decimals = 2 - math.floor(math.log10(100 * share)) if share > 0 else 0
-    return f"{math.floor(100 * share * 10.0**decimals + 1e-9) / 10.0**decimals:.3g}%"
-
-
-def _up(value: float, decimals: int) -> float:
-    """Round up, ignoring floating-point error."""
-    scaled = value * 10.0**decimals
-    return math.ceil(scaled - 1e-9 * max(1.0, abs(scaled))) / 10.0**decimals
-
-
-# --- from a subject to its certificate -------------------------------------------------------------------------------
 
 
 def certify(
@@ -288,7 +222,17 @@ def certify(
     source = read(subject, overrides)
     if trained is not None:
         source = with_model(source, trained)
-    certificate = partial(_certificate, share=share, attackers=attackers, c=c, estimate_c=estimate_c, omega=omega)
+
+    def certificate(source: CertificateSource) -> Certificate:
+        shares, threat = known.attacking(source, share, attackers)
+        omegas, losing = known.losing(source, omega)
+        smooth, smoothing = known.smoothness(source, c, estimate_c)
+        rests_on = (threat, *smoothing, *losing, *known.others(source, smooth))
+        sparse, dense = known.bounded(source, shares, smooth, omegas)
+        travelled = None if source.final is None else distances(source.experiment.theta, source.final).l1
+        accuracy = _accuracy(source, smooth, (sparse or dense).schedule)
+        return Certificate(source, rests_on, sparse, dense, smooth.c, travelled, accuracy)
+
     first = certificate(source)
     if not train:
         return first
@@ -312,36 +256,11 @@ def _check(share: float | None, attackers: int | None, c: float | None, estimate
         raise ConfigError(f"--share is {share:g}, but it is a share of each round's updates: choose 0 <= share < 1")
 
 
-def _certificate(
-    source: CertificateSource,
-    *,
-    share: float | None,
-    attackers: int | None,
-    c: float | None,
-    estimate_c: bool,
-    omega: str | float,
-) -> Certificate:
-    shares, threat = known.attacking(source, share, attackers)
-    omegas, losing = known.losing(source, omega)
-    smooth, smoothing = known.smoothness(source, c, estimate_c)
-    own, dense = known.schedules(source, shares, smooth, omegas)
-    theta, task, arrays, accuracy, travelled = source.final, source.experiment.task, source.arrays, None, None
-    if theta is not None:
-        travelled = distances(source.experiment.theta, theta).l1
-    if theta is not None and smooth.layer is not None and not source.exceeds(own):
-        layer = {slot.name.rpartition(".")[2]: theta[slot.start : slot.stop].view(slot.shape) for slot in task.slots}
-        x, y = torch.from_numpy(arrays.x_test), torch.from_numpy(arrays.y_test)
-        points = linear.points(layer["weight"], layer.get("bias"), x, y, prepare=task.prepare)
-        accuracy = linear.accuracy(points, own, source.attacked)
-    return Certificate(
-        source,
-        (threat, *smoothing, *losing, *known.others(source, smooth)),
-        None if dense is None else bounds(own),
-        bounds(dense or own),
-        smooth.c,
-        travelled,
-        accuracy,
-    )
+def _accuracy(source: CertificateSource, smooth: Smoothness, schedule: ThreatSchedule) -> Accuracy | None:
+    if source.final is None or smooth.layer is None or source.exceeds(schedule):
+        return None
+    x, y = torch.from_numpy(source.arrays.x_test), torch.from_numpy(source.arrays.y_test)
+    return linear.accuracy(linear.task_points(source.experiment.task, source.final, x, y), schedule, source.attacked)
 
 
 def _to_train(source: CertificateSource) -> Config:

@@ -9,24 +9,24 @@ import math
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 import altair as alt
 
 from sparsefed import config as configs
 from sparsefed.commands.certify.assumptions import TITLES
-from sparsefed.commands.certify.certificate import Certificate, power, share_down, written
+from sparsefed.commands.certify.certificate import Certificate
 from sparsefed.core import toml
 from sparsefed.reports import document as doc
 from sparsefed.reports.lines import PALETTE, Stroke, colours, dashes, dressed
 from sparsefed.results.numbers import finite, percent, significant
-from sparsefed.theory import radius
-from sparsefed.theory.bounds import Bounds
-from sparsefed.theory.linear import Accuracy, Certified, radii
+from sparsefed.theory.bounds import Bounds, by_round
+from sparsefed.theory.linear import Accuracy, Certified
 from sparsefed.theory.radius import Radius
-from sparsefed.theory.threat_schedule import ThreatSchedule
+from sparsefed.theory.rounding import power, share_down, written
 
+Points = Sequence[tuple[float, float]]
 MOST_ROWS = 8  # of the table of certified accuracies
 MOST_ROUNDS = 24  # at which a radius is drawn: each is the certificate of a run that long
 NAMES = {  # of the radii of `Bounds`
@@ -139,46 +139,27 @@ def charts(certificate: Certificate) -> dict[str, alt.LayerChart]:
     """Return the charts that there are numbers for, by names that can be part of a file name."""
     accuracy = certificate.accuracy
     first = {"accuracy": _accuracy_chart(accuracy)} if accuracy is not None and accuracy.curve else {}
-    radius_chart = _radius_chart(certificate, "The radius to quote", _best)
-    return {
-        **first,
-        "radius": radius_chart,
-        "theorem": _radius_chart(certificate, "What the theorem says without the cap", _recursion),
+    curves = {name: by_round(side.schedule, MOST_ROUNDS) for name, side in certificate.sides.items()}
+    estimate = " Estimate, not a certificate." if certificate.status == "estimate" else ""
+    return first | {
+        "radius": _radius_chart("The radius to quote", curves, "best", estimate),
+        "theorem": _radius_chart("What the theorem says without the cap", curves, "recursion", estimate),
     }
 
 
-def _best(schedule: ThreatSchedule) -> float:
-    l1, l2 = radii(schedule)
-    return min(l1, l2 + math.log(schedule.d) / 2)
-
-
-def _recursion(schedule: ThreatSchedule) -> float:
-    return radius.recursion(schedule).log
-
-
-def _radius_chart(certificate: Certificate, what: str, bound: Callable[[ThreatSchedule], float]) -> alt.LayerChart:
+def _radius_chart(what: str, curves: Mapping[str, Mapping[str, Points]], bound: str, estimate: str) -> alt.LayerChart:
     """Draw log10 of a radius against the round, sparse and dense, with the bound from clipping alone."""
-    sides = {name: side.schedule for name, side in certificate.sides.items()}
-    every = {name: _by_round(schedule, bound) for name, schedule in sides.items()}
-    every |= {f"{name}, clipping alone": _by_round(schedule, radius.movement) for name, schedule in sides.items()}
+    every = {side: each[bound] for side, each in curves.items()}
+    every |= {f"{side}, clipping alone": each["movement"] for side, each in curves.items()}
     lines = {name: points for name, points in every.items() if points}
     ends = "; ".join(f"{name} ends at {_written10(points[-1][1])}" for name, points in lines.items())
     x = alt.X("x:Q", title="Round", axis=alt.Axis(format="d", grid=False, tickMinStep=1, tickCount=6))
     y = alt.Y("y:Q", title="log10 of the l1 radius", scale=alt.Scale(zero=False))
-    estimate = " Estimate, not a certificate." if certificate.status == "estimate" else ""
-    title = alt.Title(what, subtitle=f"By round: {ends}.{estimate}")
-    return _lines(lines, x, y, title, ("Round", "Radius"), _written10)
+    return _lines(lines, x, y, alt.Title(what, subtitle=f"By round: {ends}.{estimate}"), "Round", "Radius", _written10)
 
 
 def _written10(log10: float) -> str:
     return written(log10 * math.log(10))
-
-
-def _by_round(schedule: ThreatSchedule, bound: Callable[[ThreatSchedule], float]) -> list[tuple[float, float]]:
-    total = len(schedule.lines)
-    rounds = sorted({max(1, round(total * step / MOST_ROUNDS)) for step in range(1, MOST_ROUNDS + 1)})
-    logs = ((t, bound(replace(schedule, lines=schedule.lines[:t]))) for t in rounds)
-    return [(t, log / math.log(10)) for t, log in logs if math.isfinite(log)]
 
 
 def _accuracy_chart(accuracy: Accuracy) -> alt.LayerChart:
@@ -192,26 +173,27 @@ def _accuracy_chart(accuracy: Accuracy) -> alt.LayerChart:
     chance = f"more than chance ({percent(accuracy.chance)}) is certified {best}"
     subtitle = f"{percent(accuracy.plain)} without attackers; {chance}."
     title = alt.Title("Predictions that no attack can change", subtitle=subtitle)
-    return _lines(lines, x, y, title, ("Share", "Certified"), percent)
+    return _lines(lines, x, y, title, "Share", "Certified", percent)
 
 
 def _lines(
-    lines: Mapping[str, Sequence[tuple[float, float]]],
+    lines: Mapping[str, Points],
     x: alt.X,
     y: alt.Y,
     title: alt.Title,
-    labels: tuple[str, str],
+    across: str,
+    up: str,
     write: Callable[[float], str],
 ) -> alt.LayerChart:
     """Draw named curves with a dot and a tooltip at each point."""
     strokes = {name: STROKES[name] for name in lines}
     data: list[dict[str, Any]] = [
-        {"line": name, "x": significant(at, 6), "y": significant(v, 6), labels[0]: f"{at:.4g}", labels[1]: write(v)}
+        {"line": name, "x": significant(at, 6), "y": significant(v, 6), across: f"{at:.4g}", up: write(v)}
         for name, points in lines.items()
         for at, v in points
     ]
     base = alt.Chart(alt.InlineData(values=data)).encode(x=x, y=y, color=colours(strokes))
-    tips = [alt.Tooltip("line:N", title="Bound"), *(alt.Tooltip(f"{each}:N") for each in labels)]
+    tips = [alt.Tooltip("line:N", title="Bound"), alt.Tooltip(f"{across}:N"), alt.Tooltip(f"{up}:N")]
     dots = base.mark_point(filled=True, size=40, opacity=0.9).encode(tooltip=tips)
     chart = alt.LayerChart(layer=[base.mark_line(strokeWidth=2).encode(strokeDash=dashes(strokes)), dots])
     return dressed(chart, title, list(lines))
@@ -266,16 +248,10 @@ def _radius(given: Radius | None) -> dict[str, float | None]:
 
 
 def _accuracy(accuracy: Accuracy) -> dict[str, Any]:
-    return {
-        "points": accuracy.points,
-        "plain": accuracy.plain,
-        "chance": accuracy.chance,
-        "certified": _certified(accuracy.certified),
-        "vacuous": accuracy.vacuous,
-        "attacked": accuracy.attacked,
-        "largest_share": accuracy.largest,
-        "curve": [_certified(each) for each in accuracy.curve],
-    }
+    values = {name: value for name, value in vars(accuracy).items() if name != "largest"}
+    certified, curve = _certified(accuracy.certified), [_certified(each) for each in accuracy.curve]
+    more = {"vacuous": accuracy.vacuous, "largest_share": accuracy.largest}
+    return values | {"certified": certified, "curve": curve} | more
 
 
 def _certified(each: Certified) -> dict[str, float | None]:

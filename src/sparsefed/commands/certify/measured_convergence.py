@@ -5,11 +5,8 @@ What the theorem needs, and which of it is known or measured, is in `theory.conv
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from itertools import accumulate
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,63 +19,19 @@ from sparsefed.core.progress import OnProgress, Progress
 from sparsefed.core.round import Metrics, run_round
 from sparsefed.reports.result import Report
 from sparsefed.results.numbers import log_ticks
-from sparsefed.theory.convergence import Descent, MeasuredModel, objective, printed, sharp, worst_delta
+from sparsefed.theory.convergence import Descent, MeasuredDescent, objective
 
 
 @dataclass(frozen=True)
-class Convergence(Report, described_by="sparsefed.commands.certify.convergence_document"):
-    """The measured convergence of a run, and the theorem's bounds on it.
-
-    Curves are over the number of rounds R = 1, 2, ..., and show the least |grad f|^2 before round R: a bound continues
-    to hold once it held, so none of them rises.
-    """
+class Convergence(MeasuredDescent, Report, described_by="sparsefed.commands.certify.convergence_document"):
+    """The measured convergence of a run, and the theorem's bounds on it."""
 
     config: Config
-    d: int
-    k: int
-    proven: Descent  # with the moment of every model
-    measured: Descent  # with the largest moment that was seen
-    deltas: tuple[float, ...]  # one per round
-    points: tuple[MeasuredModel, ...]  # the first before round 1
-
-    @cached_property
-    def bound(self) -> list[float]:
-        """Return the bound with contraction and moment as measured."""
-        return _never_rising(sharp(self.measured, self.deltas))
-
-    @cached_property
-    def worst(self) -> list[float]:
-        """Return the bound with nothing measured but f at the start."""
-        return _never_rising(sharp(self.proven, [worst_delta(self.d, self.k)] * len(self.deltas)))
-
-    @cached_property
-    def as_printed(self) -> list[float]:
-        """Return the bound of the appendix' theorem as printed, with the measured least contraction and moment."""
-        least = min(self.deltas)
-        return [printed(self.measured, least, rounds) for rounds in range(1, len(self.deltas) + 1)]
-
-    @cached_property
-    def least(self) -> list[float]:
-        """Return the least gradient among the measured models, which is no less than among all."""
-        at = {point.rounds: point.gradient for point in self.points}
-        return _never_rising(at.get(done, math.inf) for done in range(len(self.deltas)))
-
-    def says_something_from(self, bound: list[float]) -> int | None:
-        """Return the first number of rounds at which a bound is below |grad f|^2 at the start, if any."""
-        start = self.points[0].gradient
-        return next((rounds for rounds, value in enumerate(bound, 1) if value < start), None)
 
     def records(self) -> list[dict[str, Any]]:
         """Return a flat record for each number of rounds, in the form that `pandas.DataFrame` takes."""
-        lines = {"least": self.least, "bound": self.bound, "worst": self.worst, "as_printed": self.as_printed}
-        return [
-            {"rounds": done, **{name: line[done - 1] for name, line in lines.items()}}
-            for done in range(1, len(self.deltas) + 1)
-        ]
-
-
-def _never_rising(values: Iterable[float]) -> list[float]:
-    return [*accumulate(map(float, values), min)]
+        rows = zip(*self.curves.values(), strict=True)
+        return [{"rounds": done, **dict(zip(self.curves, row, strict=True))} for done, row in enumerate(rows, 1)]
 
 
 def measure_convergence(
@@ -111,12 +64,10 @@ def measure_convergence(
             points.append(loss.at(state.theta, state.round))
         if on_progress is not None:
             on_progress(Progress("training", state.round, config.rounds))
-    moment = max(point.moment for point in points)
-    measured, proven = (
-        Descent(config.train.lr, loss.smoothness, sigma_2, points[0].loss) for sigma_2 in (moment, loss.moment)
-    )
+    proven = Descent(config.train.lr, loss.smoothness, loss.moment, points[0].loss)
+    measured = replace(proven, moment=max(point.moment for point in points))
     d, k = len(experiment.theta), int(config.defense.params["k"])
-    return Convergence(config, d, k, proven, measured, tuple(deltas), tuple(points))
+    return Convergence(d, k, proven, measured, tuple(deltas), tuple(points), config)
 
 
 def _config(subject: Subject, overrides: Sequence[str]) -> Config:

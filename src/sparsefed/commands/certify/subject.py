@@ -28,7 +28,6 @@ from sparsefed.defenses import CommonOptions
 from sparsefed.theory.threat_schedule import ThreatSchedule
 
 COVERED = "covered are sparsefed and clipping (a mean of clipped updates, one local step a device)"
-MEANS = ("clipping", "mean", "undefended")
 WHY = {
     "fetchsgd": "it recovers what it applies from a sketch, which is not top-k",
     "dp_noise": "its noise is not bounded",
@@ -54,14 +53,6 @@ class Round(NamedTuple):
     attackers: int
     omega: float | None = None  # the share of l1 mass that top-k left, where the run wrote it down
     longest: float | None = None  # the largest l2 norm of an honest update before clipping, likewise
-
-
-class Factors(NamedTuple):
-    """The places of the learning rate in a round: of the gradient, of the clipped update, of what is applied."""
-
-    gradient: float
-    update: float
-    applied: float
 
 
 @dataclass(frozen=True)
@@ -96,10 +87,7 @@ class CertificateSource:
 
     @property
     def longest(self) -> list[float] | None:
-        """Return the longest update of each round before clipping, if a run without attackers recorded them all.
-
-        Norms measured under one attack do not bound those under another.
-        """
+        """Return the longest update of each round before clipping, if a run without attackers recorded them all."""
         known = [each.longest for each in self.rounds if each.longest is not None]
         return None if self.attacked or len(known) < len(self.rounds) else known
 
@@ -108,24 +96,19 @@ class CertificateSource:
         pairs = zip(self.rounds, schedule.lines, strict=True)
         return self.run is not None and any(each.attackers > line.share * each.cohort + 1e-9 for each, line in pairs)
 
-    def factors(self, each: Round) -> Factors:
-        """Return where the learning rate is: in FedAvg a device applies it (or its own), before the clipping."""
+    def factors(self, each: Round) -> tuple[float, float, float]:
+        """Return a round's factors, one of which is its rate: of gradients, of clipped updates, of what is applied."""
         train = self.config.train
         if train.mode == "fedavg":
-            return Factors(each.lr if train.local_lr is None else train.local_lr, 1.0, 1.0)
-        return Factors(1.0, each.lr, 1.0) if self.server.inside else Factors(1.0, 1.0, each.lr)
+            return each.lr if train.local_lr is None else train.local_lr, 1.0, 1.0
+        return (1.0, each.lr, 1.0) if self.server.inside else (1.0, 1.0, each.lr)
 
 
 # --- from a subject to its source ------------------------------------------------------------------------------------
 
 
 def read(subject: Subject, overrides: Sequence[str] = ()) -> CertificateSource:
-    """Read a config, its table, its file, or a run folder for its certificate.
-
-    Raises:
-        ConfigError: The theory does not cover it, or there are overrides for a run.
-        RunError: The run has no finished round.
-    """
+    """Read a config, its table, its file, or a run folder for its certificate; refuse what the theory leaves out."""
     if not isinstance(subject, str | Path):
         config = configs.as_config(subject)
         return _source(config.name or "this config", config)
@@ -155,11 +138,7 @@ def _source(label: str, config: Config, run: RunRecord | None = None, final: Ten
 
 
 def with_model(source: CertificateSource, trained: Path | str) -> CertificateSource:
-    """Return a config's source with the model of a run without attackers, and the lengths of its updates.
-
-    Raises:
-        RunError: The run in the folder `trained` is not finished.
-    """
+    """Return a config's source with the model of a finished run without attackers, and the lengths of its updates."""
     state, rows = runs.load_state(Path(trained)), runs.load_run(Path(trained)).rows
     if state is None or state.round < source.config.rounds:
         raise RunError(f"{trained} is not finished; go on with `sparsefed resume {trained}`")
@@ -193,7 +172,7 @@ def server_of(config: Config) -> CoveredServer:
     """Return the server of a config that the theory covers, or raise an error with the reason."""
     name = config.defense.name
     params = {**rule(name).usual, **regime(config), **config.defense.params}
-    if name not in (*MEANS, "sparsefed"):
+    if name not in ("clipping", "mean", "undefended", "sparsefed"):
         _refuse(f"defense {name}", WHY.get(name, "it is not the mean of clipped updates"))
     common = CommonOptions(**{key: value for key, value in params.items() if key in CommonOptions.__dataclass_fields__})
     if common.pre:
