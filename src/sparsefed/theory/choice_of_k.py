@@ -25,8 +25,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sparsefed.core.errors import ConfigError
-from sparsefed.theory.threat_schedule import require
+from sparsefed.core.errors import ConfigError, require
 
 FloatArray = npt.NDArray[np.float64]
 Gradient = npt.NDArray[np.float32] | npt.NDArray[np.float64]  # [d]

@@ -35,7 +35,7 @@ that does, the old rates would be in e and are not in lambda W.
 theta_0 - theta_* for f_0 - f*, and the rate 1 / sqrt(t + 1), where the theorem it follows from has a constant one,
 1 / sqrt(T + 1). Clipping and momentum are in no version. Numbers in, numbers out; nothing is trained.
 
-**Measured.** Of one softmax layer everything that the theorem needs is known or can be measured (`Objective`):
+**Measured.** Of one softmax layer everything that the theorem needs is known or can be measured (`SoftmaxObjective`):
 
     f         mean over the devices of the mean loss of each, sum_j v_j loss(theta; x_j): what uniform cohorts estimate
               without a bias
@@ -65,7 +65,7 @@ import torch
 from torch import Tensor
 
 from sparsefed.core.engine import Cohort, LocalStep
-from sparsefed.core.errors import ConfigError
+from sparsefed.core.errors import require
 from sparsefed.core.round import RoundSetup
 from sparsefed.core.types import Batch
 
@@ -82,12 +82,10 @@ class Descent:
     gap: float  # a bound on f(x_0) - f*
 
     def __post_init__(self) -> None:
-        if not (0 < self.rate < math.inf):
-            raise ConfigError(f"the rate is {self.rate}, but a descent needs a finite one above 0")
+        require(0 < self.rate < math.inf, f"the rate is {self.rate}, but a descent needs a finite one above 0")
         for name in ("smoothness", "moment", "gap"):
             value = getattr(self, name)
-            if not 0 <= value < math.inf:
-                raise ConfigError(f"the {name} is {value}, but it must be a finite number from 0")
+            require(0 <= value < math.inf, f"the {name} is {value}, but it must be a finite number from 0")
 
 
 def printed(descent: Descent, delta: float, rounds: int) -> float:
@@ -161,10 +159,8 @@ def _noise(descent: Descent) -> float:
 
 
 def _check(delta: float, rounds: int) -> None:
-    if not 0 < delta <= 1:
-        raise ConfigError(f"delta is {delta}, but a contraction takes some of what it sees: 0 < delta <= 1")
-    if rounds < 1:
-        raise ConfigError(f"the number of rounds is {rounds}, but there is nothing to bound before the first")
+    require(0 < delta <= 1, f"delta is {delta}, but a contraction takes some of what it sees: 0 < delta <= 1")
+    require(rounds >= 1, f"the number of rounds is {rounds}, but there is nothing to bound before the first")
 
 
 # --- the whole objective of one softmax layer ------------------------------------------------------------------------
@@ -220,7 +216,7 @@ class MeasuredDescent:
 
 
 @dataclass(frozen=True)
-class Objective:
+class SoftmaxObjective:
     """The objective of a softmax layer on all devices' examples, in float64."""
 
     setup: RoundSetup
@@ -245,7 +241,7 @@ class Objective:
         return sum(float((block.norms() ** 2).sum()) for block in blocks) / len(ids)
 
 
-def objective(setup: RoundSetup, prepare: Callable[[Tensor], Tensor]) -> Objective:
+def objective(setup: RoundSetup, prepare: Callable[[Tensor], Tensor]) -> SoftmaxObjective:
     """Return the objective of a setup whose model is one softmax layer."""
     batch = setup.federation.gather(np.arange(setup.federation.device_count))
     sizes = torch.from_numpy(batch.sizes)
@@ -256,7 +252,7 @@ def objective(setup: RoundSetup, prepare: Callable[[Tensor], Tensor]) -> Objecti
     )
     device_squares = 2 * float((per_device**2).mean())
     moment = _moment(setup, device_squares, min(device_squares, 2 * largest))
-    return Objective(setup, prepare, batch, weights, largest / 2, moment)
+    return SoftmaxObjective(setup, prepare, batch, weights, largest / 2, moment)
 
 
 def _moment(setup: RoundSetup, device_squares: float, square: float) -> float:

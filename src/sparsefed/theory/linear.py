@@ -34,10 +34,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from sparsefed.core.errors import ConfigError
+from sparsefed.core.errors import require
 from sparsefed.core.task import Task
 from sparsefed.theory.radius import NOTHING, Radius, capped, log, log_sum
-from sparsefed.theory.threat_schedule import Line, ThreatSchedule, check, require
+from sparsefed.theory.threat_schedule import Line, ThreatSchedule, check
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
@@ -109,8 +109,7 @@ def points(
     batch: int = 4096,
 ) -> Points:
     """Return the predictions of a layer (weight [classes, m], bias [classes]) on points [N, ...] with labels [N]."""
-    if len(y) == 0 or len(weight) < 2:
-        raise ConfigError("certified accuracy needs at least one test point and two classes")
+    require(len(y) > 0 and len(weight) > 1, "certified accuracy needs at least one test point and two classes")
     chunks = []
     for low in range(0, len(x), batch):
         raw = x[low : low + batch]

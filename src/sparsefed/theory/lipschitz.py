@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sparsefed.core.errors import ConfigError
+from sparsefed.core.errors import require
 from sparsefed.core.federation import Federation, none
 from sparsefed.core.rng import rng
 from sparsefed.core.task import Task, differentiator
@@ -171,8 +171,8 @@ def _looks(
     x: Tensor, offsets: IntArray, examples: IntArray | IndexArray | None, prepare: Prepare, bias: bool
 ) -> Iterator[_Look]:
     rows = np.arange(len(x)) if examples is None else examples.astype(np.int64)
-    if offsets[0] != 0 or offsets[-1] != len(rows) or (np.diff(offsets) < 0).any():
-        raise ConfigError(f"the devices' offsets must rise from 0 to {len(rows)}, the number of their examples")
+    rising = offsets[0] == 0 and offsets[-1] == len(rows) and (np.diff(offsets) >= 0).all()
+    require(bool(rising), f"the devices' offsets must rise from 0 to {len(rows)}, the number of their examples")
 
     def inputs(places: IntArray) -> Tensor:  # [M, m]
         flat = prepare(x[torch.from_numpy(rows[places])]).flatten(1).double()
@@ -271,8 +271,8 @@ def estimate_c(
     large. A network with ReLU or max-pooling has no c: its gradient jumps where a unit switches, and the estimate
     grows without end as the step shrinks.
     """
-    if not thetas or starts < 1 or step <= 0:
-        raise ConfigError("c is estimated at one model at least, from one start at least, with a step above 0")
+    possible = len(thetas) > 0 and starts >= 1 and step > 0
+    require(possible, "c is estimated at one model at least, from one start at least, with a step above 0")
     steepest, samples = 0.0, 0
     for number, theta in enumerate(thetas):
         draw = rng(seed, "curvature", number)

@@ -21,7 +21,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sparsefed.theory.threat_schedule import Line, ThreatSchedule, check, require
+from sparsefed.core.errors import require
+from sparsefed.theory.threat_schedule import Line, ThreatSchedule, check
 
 NOTHING = -math.inf  # log 0
 
@@ -88,8 +89,7 @@ def closed_form(protocol: ThreatSchedule) -> Radius:
     check(protocol)
     total, h, beta = _summary(protocol)
     additive = log(total) + log(beta)
-    propagation = total * h / (1 - _inertia(protocol))
-    return Radius(additive + propagation, additive)
+    return Radius(additive + total * h / (1 - _inertia(protocol)), additive)
 
 
 def paper_closed_form(protocol: ThreatSchedule) -> Radius:

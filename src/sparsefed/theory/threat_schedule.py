@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from sparsefed.core.errors import ConfigError
+from sparsefed.core.errors import require
 
 
 @dataclass(frozen=True)
@@ -113,9 +113,3 @@ def uniform(
 def _check_size(d: int, k: int | None) -> None:
     require(d >= 1, f"d is {d}, but a model has at least one parameter")
     require(k is None or 1 <= k <= d, f"k is {k}, but top-k keeps from 1 to all d = {d} coordinates")
-
-
-def require(condition: bool, sentence: str) -> None:
-    """Raise an error with this sentence unless the condition holds."""
-    if not condition:
-        raise ConfigError(sentence)
