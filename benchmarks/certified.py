@@ -79,9 +79,6 @@ class Trained:
 
     points: Points
     protocol: ThreatSchedule
-    smooth: float
-    free: float
-    norms: tuple[float, ...]  # the longest honest update of each round
 
 
 def trained(config: Config) -> Trained:
@@ -96,12 +93,15 @@ def trained(config: Config) -> Trained:
     k, clip = config.defense.params.get("k"), float(config.defense.params["clip_norm"])
     growth = softmax_growth(layer, len(theta), k, clipped=clip < clip_free(layer))
     rates = [experiment.setup.schedule(t) for t in range(1, config.rounds + 1)]
-    lines = tuple(Line(rate, clip, 0.0, growth, worst_omega(len(theta), k)) for rate in rates)
+    lines = tuple(
+        Line(rate, clip, 0.0, growth, worst_omega(len(theta), k), layer.smooth, clip_free(layer), norm)
+        for rate, norm in zip(rates, norms, strict=True)
+    )
     classes = len(arrays.classes)
     weight, bias = theta[:-classes].view(classes, -1), theta[-classes:]
     x, y = torch.from_numpy(arrays.x_test), torch.from_numpy(arrays.y_test)
     seen = points(weight, bias, x, y, prepare=prepare)
-    return Trained(seen, ThreatSchedule(len(theta), k, lines), layer.smooth, clip_free(layer), norms)
+    return Trained(seen, ThreatSchedule(len(theta), k, lines))
 
 
 def _run(experiment: BuiltSimulation) -> tuple[Tensor, tuple[float, ...]]:
@@ -121,9 +121,8 @@ def _run(experiment: BuiltSimulation) -> tuple[Tensor, tuple[float, ...]]:
 
 def row(name: str, run: Trained) -> str:
     """A line of the table: certified by the better route with measured norms, and the largest share of each route."""
-    count = len(run.protocol.lines)
-    bounds = [run.smooth] * count, [run.free] * count
-    of_share, unmeasured = radii_of_share(run.protocol, *bounds, run.norms), radii_of_share(run.protocol, *bounds)
+    lines = tuple(replace(line, longest=math.inf) for line in run.protocol.lines)
+    of_share, unmeasured = radii_of_share(run.protocol), radii_of_share(replace(run.protocol, lines=lines))
     certified = [certified_accuracy(run.points, of_share(share)) for share in SHARES]
     largest = [
         largest_share(run.points, of_share),

@@ -20,7 +20,6 @@ from sparsefed import runs
 from sparsefed.attacks import Attack, Goal, Knowledge
 from sparsefed.commands import certify as certificate
 from sparsefed.commands.certify import Certificate
-from sparsefed.commands.certify.bounds import power, written
 from sparsefed.core import toml
 from sparsefed.core.errors import ConfigError, RunError
 from sparsefed.core.metrics import distances
@@ -29,6 +28,7 @@ from sparsefed.core.schedule import triangular
 from sparsefed.reports.pictures import write
 from sparsefed.theory import radius
 from sparsefed.theory.lipschitz import clip_free, softmax_growth, softmax_layer
+from sparsefed.theory.rounding import power, written
 from sparsefed.theory.threat_schedule import Line, ThreatSchedule, growth
 from tests.support.pages import BROWSER, browser
 from tests.support.processes import Nursery, Server
@@ -133,15 +133,15 @@ def test_numbers_are_those_of_certify(tmp_path: Path, train: dict[str, Any], def
     table = {**SMALL, "train": {**SMALL["train"], **train}, "defense": {**SMALL["defense"], **defense}}
     found = certificate.certify(written_to(tmp_path, table), share=0.05)
     sparse, dense = by_hand(table, 0.05, 100, 1 - 100 / 650), by_hand(table, 0.05, None, 0.0)
-    assert found.protocols.sparse is not None
+    assert found.sparse is not None
     for protocol, own in ((sparse, found.sparse), (dense, found.dense)):
         assert own is not None
-        assert own.recursion.log == pytest.approx(radius.recursion(protocol).log, rel=1e-12)
-        assert own.recursion_sqrt_d.log == pytest.approx(radius.recursion(protocol, protocol.d).log, rel=1e-12)
-        assert own.capped.log == pytest.approx(radius.capped(protocol).log, rel=1e-12)
-        assert own.movement.log == pytest.approx(radius.movement(protocol), rel=1e-12)
-        assert own.closed_form.log == pytest.approx(radius.closed_form(protocol).log, rel=1e-12)
-        assert own.paper.log == pytest.approx(radius.paper_closed_form(protocol).log, rel=1e-12)
+        assert own.radii["recursion"].log == pytest.approx(radius.recursion(protocol).log, rel=1e-12)
+        assert own.radii["recursion_sqrt_d"].log == pytest.approx(radius.recursion(protocol, protocol.d).log, rel=1e-12)
+        assert own.radii["capped"].log == pytest.approx(radius.capped(protocol).log, rel=1e-12)
+        assert own.radii["movement"].log == pytest.approx(radius.movement(protocol), rel=1e-12)
+        assert own.radii["closed_form"].log == pytest.approx(radius.closed_form(protocol).log, rel=1e-12)
+        assert own.radii["paper"].log == pytest.approx(radius.paper_closed_form(protocol).log, rel=1e-12)
         assert own.paper_is_bound == radius.paper_is_bound(protocol)
 
 
@@ -149,19 +149,19 @@ def test_a_given_c_is_spread_by_clipping_and_lifted_by_weight_decay(tmp_path: Pa
     table = {**SMALL, "train": {"cohort": 20, "weight_decay": 0.2}}
     found = certificate.certify(written_to(tmp_path, table), share=0.05, c=0.5)
     assert found.c == pytest.approx(0.51) and found.status == "conditional"
-    assert found.protocols.own.lines[0].growth == pytest.approx(growth(650, 100, 0.51, clipped=True))
-    assert found.sparse is not None and found.sparse.softmax is None  # what is only given has no l2 route
+    assert found.own.schedule.lines[0].growth == pytest.approx(growth(650, 100, 0.51, clipped=True))
+    assert found.sparse is not None and "softmax" not in found.sparse.radii  # what is only given has no l2 route
 
 
 def test_attackers_are_a_share_a_number_or_those_that_there_are(tmp_path: Path) -> None:
     path = written_to(tmp_path, {**SMALL, "data": {"name": "digits", "devices": 310}, "rounds": 20})
-    shares = [line.share for line in certificate.certify(path, attackers=2).protocols.own.lines]
+    shares = [line.share for line in certificate.certify(path, attackers=2).own.schedule.lines]
     assert shares[:15] == [2 / 20] * 15 and shares[15] == 2 / 10  # the last cohort of an epoch is smaller
     found = certificate.certify(path)
     federation = found.source.experiment.setup.federation
     counted = [int(federation.attackers(federation.cohort(t), t).sum()) for t in range(1, 21)]
     sizes = [len(federation.cohort(t)) for t in range(1, 21)]
-    assert [line.share for line in found.protocols.own.lines] == [a / n for a, n in zip(counted, sizes, strict=True)]
+    assert [line.share for line in found.own.schedule.lines] == [a / n for a, n in zip(counted, sizes, strict=True)]
     assert "the config's seed deals them" in found.assumptions[0].says
 
 
@@ -228,14 +228,14 @@ def test_the_paper_is_a_bound_where_every_rate_is_at_least_one(tmp_path: Path) -
     train = {"cohort": 20, "lr": 1.5, "schedule": "constant", "weight_decay": 0.0}
     found = certificate.certify(written_to(tmp_path, {**SMALL, "train": train}))
     assert found.own.paper_is_bound and not any("Warning" in each for each in found.verdict)
-    assert found.own.paper.log >= found.own.recursion.log
+    assert found.own.radii["paper"].log >= found.own.radii["recursion"].log
 
 
 def test_augmented_data_are_covered_by_the_range_of_bytes(tmp_path: Path) -> None:
     plain = certificate.certify(written_to(tmp_path, SMALL))
     data = {**SMALL["data"], "augment": f"{__name__}:inverted"}
     turned = certificate.certify(written_to(tmp_path, {**SMALL, "data": data}))
-    assert turned.own.recursion.log > plain.own.recursion.log and turned.status == "certificate"
+    assert turned.own.radii["recursion"].log > plain.own.radii["recursion"].log and turned.status == "certificate"
     arrays = turned.source.arrays
     extreme = max((1 - arrays.mean[0]) / arrays.std[0], arrays.mean[0] / arrays.std[0])
     assert turned.c == pytest.approx(max(extreme, 1) ** 2 / 4, rel=1e-6)
@@ -286,7 +286,7 @@ def test_what_is_not_covered_is_refused_and_what_is_is_named(tmp_path: Path, cha
         (["small.toml", "--omega", "best"], "use worst, measured or a number"),
         (["small.toml", "--omega", "measured"], "is for run folders"),
         (["linear.toml", "--omega", "0.5", "--share", "0.1"], "applies every coordinate"),
-        (["linear.toml"], "nobody attacks in linear.toml"),
+        (["linear.toml"], "there are no attackers in linear.toml"),
         (["runs"], "runs is not a run folder"),
         (["nowhere.toml"], "there is no config file nowhere.toml"),
         (["runs/small", "--set", "rounds=3"], "--set is for configs"),
@@ -302,7 +302,7 @@ def test_a_run_without_omega_cannot_be_asked_for_it(folder: Path, tmp_path: Path
     copy = shutil.copytree(folder / "runs/small", tmp_path / "old")
     rows = [json.loads(line) for line in (copy / "metrics.jsonl").read_text().splitlines()]
     measured = certificate.certify(copy, omega="measured")
-    assert [line.omega for line in measured.protocols.own.lines] == [row["omega"] for row in rows]
+    assert [line.omega for line in measured.own.schedule.lines] == [row["omega"] for row in rows]
     assert measured.status == "conditional" and measured.assumptions[-6].mark == "measured"
     (copy / "metrics.jsonl").write_text(
         "".join(json.dumps({key: row[key] for key in row if key != "omega"}) + "\n" for row in rows)
@@ -319,10 +319,10 @@ def test_an_unfinished_run_is_certified_for_the_rounds_done(tmp_path: Path) -> N
         certificate.certify(tmp_path / "run")
     runs.execute(tmp_path / "run", experiment.begin(), lambda state: islice(experiment.reports(state), 5), 5)
     found = certificate.certify(tmp_path / "run")
-    assert not found.source.finished and len(found.protocols.own.lines) == 5
+    assert not found.source.finished and len(found.own.schedule.lines) == 5
     assert "the rounds done" in found.verdict[1] and "Preliminary" in found.to_html()
     whole = certificate.certify(tmp_path / "mine.toml")
-    assert found.protocols.own.lines == whole.protocols.own.lines[:5]
+    assert found.own.schedule.lines == whole.own.schedule.lines[:5]
 
 
 # --- certified accuracy ----------------------------------------------------------------------------------------------
@@ -346,7 +346,7 @@ def test_no_real_attack_goes_beyond_the_certificate(tmp_path: Path, defense: dic
     assert apart.l1 > 0.01  # the attack does something
     assert math.log(apart.l1) <= found.own.best.log
     sizes = [len(attacked.setup.federation.cohort(t)) for t in range(1, 26)]
-    assert [line.share for line in found.protocols.own.lines] == [1 / n for n in sizes]
+    assert [line.share for line in found.own.schedule.lines] == [1 / n for n in sizes]
 
 
 def hostile_attack(goal: Goal) -> Attack:  # noqa: ARG001 - they want nothing but harm
@@ -362,7 +362,7 @@ def test_certified_points_keep_their_labels_and_the_curve_falls(folder: Path) ->
     assert values == sorted(values, reverse=True) and values[0] == accuracy.plain
     assert accuracy.largest is not None and 0.001 < accuracy.largest < 0.02
     assert accuracy.chance < accuracy.certified.accuracy < accuracy.plain and not accuracy.vacuous
-    assert found.own.best is found.own.softmax and not found.own.only_clipping
+    assert found.own.best is found.own.radii["softmax"] and not found.own.only_clipping
     assert np.interp(accuracy.largest, [each.share for each in accuracy.curve], values) == pytest.approx(
         accuracy.chance, abs=0.05
     )

@@ -121,7 +121,7 @@ def test_certify_takes_a_config_and_names_its_sentences() -> None:
     rows = certificate.records()
     assert {row["protocol"] for row in rows} == {"sparse", "dense"}
     (capped,) = (row for row in rows if (row["protocol"], row["bound"]) == ("sparse", "capped"))
-    assert capped["log"] == certificate.own.capped.log and capped["is_bound"] == "yes"
+    assert capped["log"] == certificate.own.radii["capped"].log and capped["is_bound"] == "yes"
 
 
 def test_certify_trains_for_certified_accuracy() -> None:
@@ -133,7 +133,7 @@ def test_certify_trains_for_certified_accuracy() -> None:
 
 
 def test_who_has_no_attackers_is_asked_for_some_by_name() -> None:
-    with pytest.raises(ConfigError, match="nobody attacks in tiny"):
+    with pytest.raises(ConfigError, match="there are no attackers in tiny"):
         certify({key: value for key, value in TINY.items() if key not in ("attack", "threat")})
 
 
@@ -153,7 +153,7 @@ def test_objects_of_this_process_are_tuned_probed_and_certified() -> None:
     assert len(tune(simulation, trials=2, space=["step=0.01:1"]).trials) == 2
     assert len(choose_k(simulation, samples=1, rounds_in=[0], probe=[3, 30]).probes) == 2
     certificate: Certificate = certify(simulation)
-    assert certificate.status == "certificate" and certificate.own.softmax is not None
+    assert certificate.status == "certificate" and "softmax" in certificate.own.radii
 
 
 def squared(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -163,4 +163,4 @@ def squared(outputs: Tensor, targets: Tensor) -> Tensor:
 def test_a_loss_of_ones_own_has_no_exact_constants() -> None:
     """One linear layer with another loss than cross-entropy is not a softmax layer."""
     certificate = certify(own_simulation(loss=squared))
-    assert certificate.status == "estimate" and certificate.own.softmax is None
+    assert certificate.status == "estimate" and "softmax" not in certificate.own.radii

@@ -21,8 +21,16 @@ from sparsefed.core.rng import rng
 from sparsefed.core.types import Context
 from sparsefed.defenses import build
 from sparsefed.kernels import as_blocks
-from sparsefed.theory.logs import NOTHING
-from sparsefed.theory.radius import capped, closed_form, dense, movement, paper_closed_form, paper_is_bound, recursion
+from sparsefed.theory.radius import (
+    NOTHING,
+    capped,
+    closed_form,
+    dense,
+    movement,
+    paper_closed_form,
+    paper_is_bound,
+    recursion,
+)
 from sparsefed.theory.threat_schedule import Line, ThreatSchedule, check, growth, uniform, worst_omega
 from tests.support import certify_search as search
 from tests.support import reference

@@ -345,10 +345,14 @@ def test_a_run_stays_below_its_bounds_and_they_come_to_say_something(found: Conv
     assert len(found.deltas) == 400 and all(150 / 650 <= delta < 1 for delta in found.deltas)
     assert [point.rounds for point in found.points] == sorted({*range(0, 401, 50), 1, 2, 5, 10, 20})
     plain = [derived(found.measured, min(found.deltas), rounds) for rounds in range(1, 401)]
-    for least, bound, worst, whole in zip(found.least, found.bound, found.worst, plain, strict=True):
+    for least, bound, worst, whole in zip(
+        found.curves["least"], found.curves["bound"], found.curves["worst"], plain, strict=True
+    ):
         assert least <= bound <= min(worst, whole)
-    assert found.least[0] == found.points[0].gradient and found.least[-1] == found.points[-2].gradient
-    assert found.bound[-1] < found.bound[0] and found.says_something_from(found.bound) is not None
+    assert (
+        found.curves["least"][0] == found.points[0].gradient and found.curves["least"][-1] == found.points[-2].gradient
+    )
+    assert found.curves["bound"][-1] < found.curves["bound"][0] and found.says_something_from("bound") is not None
 
 
 def test_with_all_devices_every_round_the_bound_holds_for_sure() -> None:
@@ -356,8 +360,8 @@ def test_with_all_devices_every_round_the_bound_holds_for_sure() -> None:
     whole = measure_convergence(settings_of(train__cohort=90, train__lr=0.02))
     assert whole.points[3].moment == pytest.approx(whole.points[3].gradient)
     seen = [point for point in whole.points if point.rounds < 400]
-    assert all(least <= bound for least, bound in zip(whole.least, whole.bound, strict=True))
-    assert np.mean([point.gradient for point in seen]) <= whole.bound[-1]
+    assert all(least <= bound for least, bound in zip(whole.curves["least"], whole.curves["bound"], strict=True))
+    assert np.mean([point.gradient for point in seen]) <= whole.curves["bound"][-1]
 
 
 def test_the_rounds_are_those_of_a_run(found: Convergence) -> None:
@@ -414,8 +418,8 @@ def test_the_page_tells_what_was_found(found: Convergence, tmp_path: Path) -> No
         assert all(f"<td>{cell.text}</td>" in text for cell in row[1:])
     assert [row[0].text for row in rows] == ["1", "2", "5", "10", "20", "50", "100", "200", "400"]
     said = convergence_page.sentences(found)
-    assert f"at most {length(found.bound[-1])} with what was measured" in said[0]
-    assert f"from round {found.says_something_from(found.bound)} on with what was measured" in said[1]
+    assert f"at most {length(found.curves['bound'][-1])} with what was measured" in said[0]
+    assert f"from round {found.says_something_from('bound')} on with what was measured" in said[1]
 
 
 def test_the_chart_draws_every_curve_and_the_start(found: Convergence) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import resources
@@ -70,10 +70,20 @@ def test_the_recursion_in_logarithms_is_the_plain_one(
     k = None if k is None or rho > 0 else min(k, d)
     lines = tuple(Line(rate, clip, share, 0.0, 0.0) for rate, clip, share, *_ in given_rounds)
     smooth, free, norms = ([row[i] for row in given_rounds] for i in (3, 4, 5))
-    found = l2_radius(ThreatSchedule(d, k, lines, rho), smooth, free, norms if measured else None)
+    found = l2_radius(known(ThreatSchedule(d, k, lines, rho), smooth, free, norms if measured else None))
     told = [(*row[:5], row[5] if measured else None) for row in given_rounds]
     assert exp(found.log) == pytest.approx(reference.l2_distance(told, d, k, rho), rel=1e-9, abs=1e-12)
     assert found.additive <= found.log
+
+
+def known(
+    protocol: ThreatSchedule, smooth: Sequence[float], free: Sequence[float], norms: Sequence[float] | None = None
+) -> ThreatSchedule:
+    """The same rounds, with what the l2 recursion needs in each."""
+    longest = [math.inf] * len(smooth) if norms is None else norms
+    rows = zip(protocol.lines, smooth, free, longest, strict=True)
+    lines = tuple(replace(line, smooth=s, free=f, longest=n) for line, s, f, n in rows)
+    return replace(protocol, lines=lines)
 
 
 def uniform(rate: float, clip: float, share: float, count: int, d: int = 50, k: int | None = None) -> ThreatSchedule:
@@ -82,7 +92,7 @@ def uniform(rate: float, clip: float, share: float, count: int, d: int = 50, k: 
 
 def log_l2(protocol: ThreatSchedule, smooth: float, free: float) -> float:
     count = len(protocol.lines)
-    return l2_radius(protocol, [smooth] * count, [free] * count).log
+    return l2_radius(known(protocol, [smooth] * count, [free] * count)).log
 
 
 @settings(max_examples=100)
@@ -112,24 +122,29 @@ def test_closed_forms() -> None:
 
 def test_what_was_measured_shows_that_nothing_is_cut() -> None:
     protocol, smooth, free = uniform(0.01, 2.0, 0.01, 5), [10.0] * 5, [9.0] * 5
-    far = l2_radius(protocol, smooth, free).log
-    near = l2_radius(protocol, smooth, free, [1.5] * 5).log
+    far = l2_radius(known(protocol, smooth, free)).log
+    near = l2_radius(known(protocol, smooth, free, [1.5] * 5)).log
     assert exp(near) == pytest.approx(0.01 * 5 * 0.01 * (2.0 + 1.5)) and near < far
-    assert l2_radius(protocol, smooth, free, [1.99999] * 5).log == pytest.approx(far, rel=1e-2)  # too near to tell
-    assert l2_radius(protocol, smooth, free, [2.1] * 5).log == far
+    almost = l2_radius(known(protocol, smooth, free, [1.99999] * 5)).log
+    assert almost == pytest.approx(far, rel=1e-2)  # too near to tell
+    assert l2_radius(known(protocol, smooth, free, [2.1] * 5)).log == far
 
 
 def test_what_is_not_known_is_refused() -> None:
     protocol = uniform(0.1, 1.0, 0.1, 2)
+    momentum = known(replace(protocol, k=5, rho=0.9), [1.0] * 2, [1.0] * 2)
     with pytest.raises(ConfigError, match="without momentum alone"):
-        l2_radius(replace(protocol, k=5, rho=0.9), [1.0] * 2, [1.0] * 2)
-    with pytest.raises(ConfigError, match="free has 1 numbers for 2 rounds"):
-        l2_radius(protocol, [1.0] * 2, [1.0])
-    with pytest.raises(ConfigError, match="norms has 0 numbers"):
-        l2_radius(protocol, [1.0] * 2, [1.0] * 2, [])
-    with pytest.raises(ConfigError, match="smooth holds -1"):
-        l2_radius(protocol, [1.0, -1.0], [1.0] * 2)
-    assert radii_of_share(replace(protocol, k=5, rho=0.9), [1.0] * 2, [1.0] * 2)(0.1).l2 == math.inf
+        l2_radius(momentum)
+    with pytest.raises(ConfigError, match=r"needs the smoothness .* in every round"):
+        l2_radius(protocol)
+    with pytest.raises(ConfigError, match=r"needs the smoothness .* in every round"):
+        l2_radius(known(protocol, [1.0, math.inf], [1.0] * 2))
+    with pytest.raises(ConfigError, match="round 2: smooth is -1"):
+        l2_radius(known(protocol, [1.0, -1.0], [1.0] * 2))
+    with pytest.raises(ConfigError, match="round 1: longest is nan"):
+        l2_radius(known(protocol, [1.0] * 2, [1.0] * 2, [math.nan, 1.0]))
+    assert radii_of_share(momentum)(0.1).l2 == math.inf
+    assert radii_of_share(protocol)(0.1).l2 == math.inf
 
 
 # --- predictions -----------------------------------------------------------------------------------------------------
@@ -169,7 +184,7 @@ def test_a_radius_beyond_float64_keeps_nothing() -> None:
 def test_the_largest_share_is_where_the_curve_reaches_chance() -> None:
     seen = some_points(count=400)[3]
     seen = replace(seen, right=seen.margin > np.quantile(seen.margin, 0.2))
-    radii = radii_of_share(uniform(0.5, 1.0, 0.0, 4), [1.0] * 4, [0.5] * 4)
+    radii = radii_of_share(known(uniform(0.5, 1.0, 0.0, 4), [1.0] * 4, [0.5] * 4))
     found = largest_share(seen, radii)
     assert found is not None and 0 < found < 1
     assert certified_accuracy(seen, radii(found)) > seen.chance >= certified_accuracy(seen, radii(found + 2e-6))
@@ -181,7 +196,7 @@ def test_the_largest_share_is_where_the_curve_reaches_chance() -> None:
 
 def test_a_useless_model_has_no_share_and_a_sure_one_any() -> None:
     seen = some_points()[3]
-    radii = radii_of_share(uniform(0.1, 1.0, 0.0, 4), [1.0] * 4, [0.5] * 4)
+    radii = radii_of_share(known(uniform(0.1, 1.0, 0.0, 4), [1.0] * 4, [0.5] * 4))
     assert largest_share(replace(seen, right=np.zeros(40, bool)), radii) is None
     assert largest_share(replace(seen, right=np.ones(40, bool), margin=np.full(40, 1e9)), radii) == 1
     assert largest_share(seen, radii, floor=1.0) is None
@@ -235,10 +250,8 @@ class Federations:
             growth = softmax_growth(layer, D, self.k, clipped=clip < free)
             lines = tuple(Line(float(rate[b]), clip, 0.0, growth, worst_omega(D, self.k)) for rate in self.rates)
             told = None if norms is None else norms[:, b].tolist()
-            of = radii_of_share(
-                ThreatSchedule(D, self.k, lines, self.rho), [layer.smooth] * count, [free] * count, told
-            )
-            found.append(of(1 / N))
+            schedule = ThreatSchedule(D, self.k, lines, self.rho)
+            found.append(radii_of_share(known(schedule, [layer.smooth] * count, [free] * count, told))(1 / N))
         return found
 
 
@@ -351,7 +364,7 @@ def test_above_two_over_smooth_differences_do_grow() -> None:
         theta = theta - rate * rows.mean(0)
     distance = float(theta.norm())  # the honest run's model is 0
     lines = tuple(Line(rate, clip, 0.01 if t == 0 else 0.0, 0.0) for t in range(count))
-    radius = l2_radius(ThreatSchedule(2, None, lines), [layer.smooth] * count, [clip] * count)
+    radius = l2_radius(known(ThreatSchedule(2, None, lines), [layer.smooth] * count, [clip] * count))
     assert rate * 0.01 * 2 * clip < distance <= exp(radius.log)
 
 
@@ -411,7 +424,8 @@ def test_digits_are_certified_and_stay_right() -> None:
     part = federation.partition
     layer = softmax_layer(federation.x, part.offsets, examples=part.examples, prepare=prepare)
     lines = tuple(Line(0.006, clip, 0.0, softmax_growth(layer, 650, None, clipped=True)) for _ in norms)
-    radii = radii_of_share(ThreatSchedule(650, None, lines), [layer.smooth] * 5, [clip_free(layer)] * 5, norms)
+    schedule = ThreatSchedule(650, None, lines)
+    radii = radii_of_share(known(schedule, [layer.smooth] * 5, [clip_free(layer)] * 5, norms))
     x, y = torch.from_numpy(arrays.x_test), torch.from_numpy(arrays.y_test)
 
     def scores(theta: Tensor) -> Tensor:

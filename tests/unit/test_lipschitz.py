@@ -22,7 +22,6 @@ from sparsefed.models.softmax import softmax
 from sparsefed.theory import lipschitz
 from sparsefed.theory.lipschitz import (
     SoftmaxLayer,
-    around,
     clip_free,
     estimate_c,
     is_softmax_layer,
@@ -278,7 +277,8 @@ def test_on_a_softmax_layer_the_estimate_comes_from_below(seed: int) -> None:
     layer = softmax_layer(raw, np.array([0, 4]))
     x = torch.cat([raw, torch.ones(4, 1, dtype=torch.float64)], 1)
     y = torch.from_numpy(rng(seed, "labels").integers(3, size=4))
-    thetas = around(torch.zeros(12, dtype=torch.float64), 3, 0.5, seed=seed)
+    others = [torch.from_numpy(rng(seed, "models around", n).standard_normal(12)) for n in (1, 2)]
+    thetas = [torch.zeros(12, dtype=torch.float64), *(0.5 * other for other in others)]
     at_once = estimate_c(lambda t: mean_gradient(t.view(3, 4), x, y).flatten(), thetas, climbs=0, seed=seed)
     searched = estimate_c(lambda t: mean_gradient(t.view(3, 4), x, y).flatten(), thetas, climbs=40, seed=seed)
     assert at_once.c < searched.c

@@ -13,7 +13,7 @@ from sparsefed.cli.catalogue import catalogue
 from sparsefed.commands.audit.attack_specs import attack_specs
 from sparsefed.commands.audit.defense_specs import Facts, defense_specs
 from sparsefed.commands.audit.options import AuditOptions
-from sparsefed.commands.certify.supported import server_of
+from sparsefed.commands.certify.subject import server_of
 from sparsefed.commands.tune.space import Range, search_space
 from sparsefed.config import Config, parse
 from sparsefed.core.errors import ConfigError

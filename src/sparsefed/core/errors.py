@@ -22,6 +22,12 @@ class RunError(SparseFedError):
     """A run folder that cannot be read, written or resumed."""
 
 
+def require(condition: bool, sentence: str) -> None:
+    """Raise ConfigError with this sentence unless the condition holds."""
+    if not condition:
+        raise ConfigError(sentence)
+
+
 def unknown(kind: str, given: str, valid: Iterable[str]) -> str:
     """Return the error message for an unknown name, with the closest match and all valid choices.
 

@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from sparsefed.core.errors import ConfigError
+from sparsefed.core.errors import require as require  # every rule's parameters are checked with it
 from sparsefed.core.types import Block, Context, Defense, State, Step
 from sparsefed.kernels.blocks import ScaledBlock
 from sparsefed.kernels.compilation import warm_up
@@ -182,12 +183,6 @@ def _part(state: State, scope: str) -> State:
 def no_updates(context: Context) -> ConfigError:
     """Return the error for a round without a single update: not even the number of coordinates is known."""
     return ConfigError(f"round {context.round} brought no updates at all: a round needs at least one client")
-
-
-def require(condition: bool, sentence: str) -> None:
-    """Raise ConfigError with this sentence unless the condition holds."""
-    if not condition:
-        raise ConfigError(sentence)
 
 
 def require_clip_norm(clip_norm: float) -> None:

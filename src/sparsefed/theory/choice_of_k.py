@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sparsefed.core.errors import ConfigError
+from sparsefed.core.errors import ConfigError, require
 
 FloatArray = npt.NDArray[np.float64]
 Gradient = npt.NDArray[np.float32] | npt.NDArray[np.float64]  # [d]
@@ -72,7 +72,7 @@ def steps(d: int, r: int) -> list[int]:
     >>> steps(10, 4), steps(2, 3)
     ([3, 5, 8, 10], [1, 2, 2])
     """
-    _require(d >= 1 and r >= 1, f"d is {d} and r is {r}, but a model has parameters and an epoch has rounds: use 1 up")
+    require(d >= 1 and r >= 1, f"d is {d} and r is {r}, but a model has parameters and an epoch has rounds: use 1 up")
     return [-(-i * d // r) for i in range(1, r + 1)]
 
 
@@ -84,7 +84,7 @@ def paper_choice(draw: Draw, omega: float, d: int, r: int) -> ChosenK:
 
     *Departures.* d/r is rounded as in `steps`, and k = d is the last: it loses nothing.
     """
-    _require(omega >= 0, f"omega is {omega}, but a mass that may be lost is not negative: use 0 up")
+    require(omega >= 0, f"omega is {omega}, but a mass that may be lost is not negative: use 0 up")
     return _stepped(draw, omega, d, r, mass_lost)
 
 
@@ -98,7 +98,7 @@ def _stepped(draw: Draw, omega: float, d: int, r: int, lost: Lost) -> ChosenK:
     delta, selections = np.inf, 0
     for k in steps(d, r):
         losses = [lost(_checked(gradient, d), k) for gradient in draw()]
-        _require(bool(losses), "there are no sample gradients to choose k by; draw at least one")
+        require(bool(losses), "there are no sample gradients to choose k by; draw at least one")
         selections += len(losses)
         delta = min(delta, sum(losses) / len(losses))
         if delta <= omega:
@@ -168,7 +168,7 @@ def _curve(gradients: Iterable[Gradient], grid: Sequence[int], lost: Callable[[G
 
 def smallest_k(curve: Curve, omega: float) -> ChosenK:
     """Return the smallest k >= 1 that loses at most omega on average, by bisection on the curve."""
-    _require(omega >= 0, f"omega is {omega}, but what may be lost is not negative: use 0 up")
+    require(omega >= 0, f"omega is {omega}, but what may be lost is not negative: use 0 up")
     enough = int(np.searchsorted(curve.mean[::-1], omega, side="right"))  # so many k lose no more; d is always one
     k = max(1, curve.d + 1 - enough)
     return ChosenK(k, float(curve.mean[k]), curve.sorts)
@@ -186,18 +186,13 @@ def stepped_k(curve: Curve, omega: float, r: int) -> ChosenK:
 
 def check_share(omega: float) -> None:
     """Raise an error unless omega is a share."""
-    _require(0 <= omega <= 1, f"omega is {omega}, but is a share of the l1 mass: use 0 to 1, for instance 0.5")
+    require(0 <= omega <= 1, f"omega is {omega}, but is a share of the l1 mass: use 0 to 1, for instance 0.5")
 
 
 def _checked(gradient: Gradient, d: int) -> Gradient:
-    _require(len(gradient) == d, f"a sample gradient has {len(gradient)} coordinates, but the model {d} parameters")
-    _require(
+    require(len(gradient) == d, f"a sample gradient has {len(gradient)} coordinates, but the model {d} parameters")
+    require(
         bool(np.isfinite(gradient).all()),
         "a sample gradient is not finite: the model has diverged; lower the learning rate, or sample earlier",
     )
     return gradient
-
-
-def _require(condition: bool, sentence: str) -> None:
-    if not condition:
-        raise ConfigError(sentence)

@@ -34,18 +34,42 @@ that does, the old rates would be in e and are not in lambda W.
 *Departures.* The paper's main theorem ("Asymptotic convergence") is `corollary`: it prints the norm without its square,
 theta_0 - theta_* for f_0 - f*, and the rate 1 / sqrt(t + 1), where the theorem it follows from has a constant one,
 1 / sqrt(T + 1). Clipping and momentum are in no version. Numbers in, numbers out; nothing is trained.
+
+**Measured.** Of one softmax layer everything that the theorem needs is known or can be measured (`SoftmaxObjective`):
+
+    f         mean over the devices of the mean loss of each, sum_j v_j loss(theta; x_j): what uniform cohorts estimate
+              without a bias
+    l         lambda_max(sum_j v_j x_j x_j^T) / 2, exact (x with a 1 for the bias): the Hessian of a softmax layer is
+              (diag p - p p^T) (x) x x^T, and the first factor has no eigenvalue above 1/2, which is approached
+    f*        at least 0
+    sigma^2   E |g|^2 = phi mean_i |g_i|^2 + (1 - phi) |grad f|^2 over cohorts of n of N devices, with phi = (N - n) /
+              (n (N - 1)). *Measured*: the largest at the measured models. *For every model*: |g_i| <= sqrt 2
+              mean_j |x_j| and |grad f|^2 <= 2 lambda_max(sum_j v_j x_j x_j^T), as |p - y|_2 <= sqrt 2
+    delta     of each round, *measured*; k/d in the *worst case*
+
+So the bound with the worst case and the moment for every model assumes nothing; the other holds if contraction and
+moment are on the way no worse than was seen. The theorem bounds an expectation over the cohorts; a run is one draw.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
-from sparsefed.core.errors import ConfigError
+from sparsefed.core.engine import Cohort, LocalStep
+from sparsefed.core.errors import require
+from sparsefed.core.round import RoundSetup
+from sparsefed.core.types import Batch
+
+CHUNK = 4096  # examples at a time
 
 
 @dataclass(frozen=True)
@@ -58,12 +82,10 @@ class Descent:
     gap: float  # a bound on f(x_0) - f*
 
     def __post_init__(self) -> None:
-        if not (0 < self.rate < math.inf):
-            raise ConfigError(f"the rate is {self.rate}, but a descent needs a finite one above 0")
+        require(0 < self.rate < math.inf, f"the rate is {self.rate}, but a descent needs a finite one above 0")
         for name in ("smoothness", "moment", "gap"):
             value = getattr(self, name)
-            if not 0 <= value < math.inf:
-                raise ConfigError(f"the {name} is {value}, but it must be a finite number from 0")
+            require(0 <= value < math.inf, f"the {name} is {value}, but it must be a finite number from 0")
 
 
 def printed(descent: Descent, delta: float, rounds: int) -> float:
@@ -137,7 +159,133 @@ def _noise(descent: Descent) -> float:
 
 
 def _check(delta: float, rounds: int) -> None:
-    if not 0 < delta <= 1:
-        raise ConfigError(f"delta is {delta}, but a contraction takes some of what it sees: 0 < delta <= 1")
-    if rounds < 1:
-        raise ConfigError(f"the number of rounds is {rounds}, but there is nothing to bound before the first")
+    require(0 < delta <= 1, f"delta is {delta}, but a contraction takes some of what it sees: 0 < delta <= 1")
+    require(rounds >= 1, f"the number of rounds is {rounds}, but there is nothing to bound before the first")
+
+
+# --- the whole objective of one softmax layer ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class MeasuredModel:
+    """The objective at the model after some rounds."""
+
+    rounds: int
+    loss: float  # f
+    gradient: float  # |grad f|_2^2
+    moment: float  # E |g|_2^2 over the cohorts
+
+
+@dataclass(frozen=True)
+class MeasuredDescent:
+    """The measured descent of a run, and the theorem's bounds on it.
+
+    Curves are over the number of rounds R = 1, 2, ..., and show the least |grad f|^2 before round R: a bound continues
+    to hold once it held, so none of them rises.
+    """
+
+    d: int
+    k: int
+    proven: Descent  # with the moment of every model
+    measured: Descent  # with the largest moment that was seen
+    deltas: tuple[float, ...]  # one per round
+    points: tuple[MeasuredModel, ...]  # the first before round 1
+
+    @cached_property
+    def curves(self) -> dict[str, list[float]]:
+        """Return the curves by name.
+
+        `least`: the least gradient among the measured models, which is no less than among all.
+        `bound`: with contraction and moment as measured; `worst`: with nothing measured but f at the start.
+        `as_printed`: the appendix' theorem as printed, with the measured least contraction and moment.
+        """
+        at = {point.rounds: point.gradient for point in self.points}
+        rounds, least = len(self.deltas), min(self.deltas)
+        curves: dict[str, Iterable[float]] = {
+            "least": [at.get(done, math.inf) for done in range(rounds)],
+            "bound": sharp(self.measured, self.deltas),
+            "worst": sharp(self.proven, [worst_delta(self.d, self.k)] * rounds),
+            "as_printed": [printed(self.measured, least, done) for done in range(1, rounds + 1)],
+        }
+        return {name: [*accumulate(map(float, values), min)] for name, values in curves.items()}
+
+    def says_something_from(self, curve: str) -> int | None:
+        """Return the first number of rounds at which a bound is below |grad f|^2 at the start, if any."""
+        start = self.points[0].gradient
+        return next((rounds for rounds, value in enumerate(self.curves[curve], 1) if value < start), None)
+
+
+@dataclass(frozen=True)
+class SoftmaxObjective:
+    """The objective of a softmax layer on all devices' examples, in float64."""
+
+    setup: RoundSetup
+    prepare: Callable[[Tensor], Tensor]
+    batch: Batch  # all devices' examples, device after device
+    weights: Tensor  # float64 [M], the v_j: a device weighs 1/N, its examples share that
+    smoothness: float
+    moment: float  # upper bound of E |g|^2 for every model
+
+    def at(self, theta: Tensor, rounds: int) -> MeasuredModel:
+        """Return f, |grad f|^2 and E |g|^2 at a model."""
+        loss, gradient = _loss(theta, _inputs(self.batch, self.prepare), self.batch.y, self.weights)
+        square = float((gradient**2).sum())
+        return MeasuredModel(rounds, loss, square, _moment(self.setup, self._mean_square(theta), square))
+
+    def _mean_square(self, theta: Tensor) -> float:
+        """Return mean_i |g_i|^2 over all devices, by the engine that trains."""
+        federation = self.setup.federation
+        ids = np.arange(federation.device_count)
+        cohort = Cohort(ids, federation.sizes(ids), federation.gather)
+        blocks = self.setup.engine(theta, cohort, LocalStep(1.0, 0.0))
+        return sum(float((block.norms() ** 2).sum()) for block in blocks) / len(ids)
+
+
+def objective(setup: RoundSetup, prepare: Callable[[Tensor], Tensor]) -> SoftmaxObjective:
+    """Return the objective of a setup whose model is one softmax layer."""
+    batch = setup.federation.gather(np.arange(setup.federation.device_count))
+    sizes = torch.from_numpy(batch.sizes)
+    weights = torch.repeat_interleave(1.0 / (len(sizes) * sizes.double()), sizes)
+    largest, lengths = _spectrum(_inputs(batch, prepare), weights)
+    per_device = torch.zeros(len(sizes), dtype=torch.float64).index_add_(
+        0, torch.repeat_interleave(torch.arange(len(sizes)), sizes), lengths * weights * len(sizes)
+    )
+    device_squares = 2 * float((per_device**2).mean())
+    moment = _moment(setup, device_squares, min(device_squares, 2 * largest))
+    return SoftmaxObjective(setup, prepare, batch, weights, largest / 2, moment)
+
+
+def _moment(setup: RoundSetup, device_squares: float, square: float) -> float:
+    """Return E |g|^2 of the mean of n of N devices without replacement, from mean_i |g_i|^2 and |grad f|^2."""
+    population, n = setup.federation.device_count, setup.federation.n
+    phi = (population - n) / (n * (population - 1)) if population > 1 else 0.0
+    return phi * device_squares + (1 - phi) * square
+
+
+def _inputs(batch: Batch, prepare: Callable[[Tensor], Tensor]) -> Iterator[tuple[int, Tensor]]:
+    """Yield prepared examples with a 1 for the bias, float64 [m, p + 1], a chunk at a time, with where it begins."""
+    for low in range(0, len(batch.x), CHUNK):
+        x = prepare(batch.x[low : low + CHUNK]).flatten(1).double()
+        yield low, torch.cat([x, x.new_ones(len(x), 1)], 1)
+
+
+def _spectrum(chunks: Iterator[tuple[int, Tensor]], weights: Tensor) -> tuple[float, Tensor]:
+    """Return lambda_max(sum_j v_j x_j x_j^T), and every |x_j|_2 [M]."""
+    total, lengths = torch.zeros(()), []
+    for low, x in chunks:
+        total = total + (x * weights[low : low + len(x), None]).T @ x
+        lengths.append(torch.linalg.vector_norm(x, dim=1))
+    return float(torch.linalg.eigvalsh(total)[-1]), torch.cat(lengths)
+
+
+def _loss(theta: Tensor, chunks: Iterator[tuple[int, Tensor]], y: Tensor, weights: Tensor) -> tuple[float, Tensor]:
+    """Return sum_j v_j loss_j of a softmax layer and its gradient [classes, p + 1]; theta: weights, then biases."""
+    loss, gradient = 0.0, torch.zeros(())
+    for low, x in chunks:
+        classes, label, v = len(theta) // x.shape[1], y[low : low + len(x), None], weights[low : low + len(x), None]
+        layer = torch.cat([theta[:-classes].view(classes, -1), theta[-classes:, None]], 1).double()
+        logs = torch.log_softmax(x @ layer.T, 1)
+        loss -= float((v * logs.gather(1, label)).sum())
+        residual = logs.exp().scatter_add(1, label, -torch.ones_like(v))
+        gradient = gradient + (v * residual).T @ x
+    return loss, gradient

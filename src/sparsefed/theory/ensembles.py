@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from sparsefed.core.errors import ConfigError
+from sparsefed.core.errors import require
 
 DOUBT = 1e-6  # in the logarithm: where the two sides are closer, exact integers decide
 SIZES = (*(digit * 10**power for power in (2, 3, 4, 5) for digit in (1, 2, 5)), 10**6)
@@ -29,7 +29,7 @@ def guaranteed(n: int, m: int, k: int) -> bool:
     >>> guaranteed(n=10, m=4, k=1), guaranteed(n=10, m=5, k=1)
     (True, False)
     """
-    _check(n, m, k)
+    require(1 <= k <= n and 0 <= m <= n, f"n = {n}, m = {m}, k = {k}, but an ensemble needs 1 <= k <= n, 0 <= m <= n")
     if n - m < k:
         return False
     margin = math.log(2) + _log_choose(n - m, k) - _log_choose(n, k)
@@ -66,8 +66,3 @@ def _row(n: int, ensemble: str, k: int) -> dict[str, Any]:
 
 def _log_choose(n: int, k: int) -> float:
     return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
-
-
-def _check(n: int, m: int, k: int) -> None:
-    if not (1 <= k <= n and 0 <= m <= n):
-        raise ConfigError(f"n = {n}, m = {m}, k = {k}, but an ensemble needs 1 <= k <= n and 0 <= m <= n")

@@ -34,13 +34,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from sparsefed.core.errors import ConfigError
-from sparsefed.theory.logs import NOTHING, log, log_sum
-from sparsefed.theory.radius import Radius, capped
+from sparsefed.core.errors import require
+from sparsefed.core.task import Task
+from sparsefed.theory.radius import NOTHING, Radius, capped, log, log_sum
 from sparsefed.theory.threat_schedule import Line, ThreatSchedule, check
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
+SHARES = (0.0, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)  # used if nothing is certified above 0
+STEPS = 24  # of the curve, up to half as much again as the largest share
 
 
 class Radii(NamedTuple):
@@ -50,36 +52,37 @@ class Radii(NamedTuple):
     l2: float
 
 
-def l2_radius(
-    protocol: ThreatSchedule, smooth: Sequence[float], free: Sequence[float], norms: Sequence[float] | None = None
-) -> Radius:
-    """Return a bound on the l2 distance of the two models after the last round; each sequence has a number per round.
+def l2_radius(protocol: ThreatSchedule) -> Radius:
+    """Return a bound on the l2 distance of the two models after the last round.
 
-    `smooth`: the largest l2 change of a device's update (before clipping) for a unit of l2 change in the model.
-    `free`: the norm that no honest update exceeds at any model (`clip_free`; times the rate where updates hold it).
-    `norms`: the largest norm in the cohort of the honest run before clipping, where it was measured. It is l_t, and the
-    same device sends at most smooth * distance more in the attacked run: nothing is clipped where L_t is above.
+    A line's `longest`, where it was measured, is l_t: the same device sends at most smooth * distance more in the
+    attacked run, so nothing is clipped where L_t is above.
 
     *Departures*: a line's `growth` and `omega` are not used, they are of the l1 recursion.
     """
-    _check(protocol, smooth, free, norms)
-    grown = _followed(protocol, smooth, free, norms)
-    return Radius(grown, _followed(protocol, [0.0] * len(smooth), free, norms))
+    check(protocol)
+    require(
+        protocol.k is None or protocol.rho == 0,
+        f"the l2 radius of top-k with memory is known without momentum alone, but rho is {protocol.rho}; use rho = 0, "
+        "or the l1 radius",
+    )
+    require(protocol.has_l2, "the l2 radius needs the smoothness of a softmax layer in every round; use the l1 radius")
+    alone = replace(protocol, lines=tuple(replace(line, smooth=0.0) for line in protocol.lines))
+    return Radius(_followed(protocol), _followed(alone))
 
 
-def radii_of_share(
-    protocol: ThreatSchedule, smooth: Sequence[float], free: Sequence[float], norms: Sequence[float] | None = None
-) -> Callable[[float], Radii]:
+def radii(protocol: ThreatSchedule) -> Radii:
+    """Return the radii by both routes; the one in l2 is infinite where it is not known."""
+    return Radii(capped(protocol).log, l2_radius(protocol).log if protocol.has_l2 else math.inf)
+
+
+def radii_of_share(protocol: ThreatSchedule) -> Callable[[float], Radii]:
     """Return both radii of the protocol as a function of the attackers' share, which is constant over the rounds."""
 
-    def radii(share: float) -> Radii:
-        if share == 0:
-            return Radii(NOTHING, NOTHING)
-        given = replace(protocol, lines=tuple(replace(line, share=share) for line in protocol.lines))
-        known = protocol.k is None or protocol.rho == 0
-        return Radii(capped(given).log, l2_radius(given, smooth, free, norms).log if known else math.inf)
+    def of_share(share: float) -> Radii:
+        return Radii(NOTHING, NOTHING) if share == 0 else radii(protocol.with_share(share))
 
-    return radii
+    return of_share
 
 
 # --- predictions -----------------------------------------------------------------------------------------------------
@@ -106,8 +109,7 @@ def points(
     batch: int = 4096,
 ) -> Points:
     """Return the predictions of a layer (weight [classes, m], bias [classes]) on points [N, ...] with labels [N]."""
-    if len(y) == 0 or len(weight) < 2:
-        raise ConfigError("certified accuracy needs at least one test point and two classes")
+    require(len(y) > 0 and len(weight) > 1, "certified accuracy needs at least one test point and two classes")
     chunks = []
     for low in range(0, len(x), batch):
         raw = x[low : low + batch]
@@ -122,6 +124,12 @@ def points(
     margin, right, largest, length = (torch.cat(parts) for parts in zip(*chunks, strict=True))
     chance = float(np.bincount(y.numpy()).max() / len(y))
     return Points(margin.numpy(), right.numpy(), largest.numpy(), length.numpy(), chance)
+
+
+def task_points(task: Task, theta: Tensor, x: Tensor, y: Tensor) -> Points:
+    """Return the predictions of a task that is one softmax layer, at a model [d]."""
+    layer = {slot.name.rpartition(".")[2]: theta[slot.start : slot.stop].view(slot.shape) for slot in task.slots}
+    return points(layer["weight"], layer.get("bias"), x, y, prepare=task.prepare)
 
 
 def keeps(points: Points, radii: Radii) -> BoolArray:
@@ -177,22 +185,58 @@ def largest_share(
     return low
 
 
+@dataclass(frozen=True)
+class Accuracy:
+    """The certified accuracy of a model.
+
+    The model without attackers shows which points stay right under every attack. A model from a run under attack shows
+    less: where it is right by more than the radius, the one without attackers is right too, whatever was sent.
+    """
+
+    points: int
+    plain: float  # accuracy of the model as it is
+    chance: float  # of always predicting the most frequent class
+    certified: Certified  # for the attackers that the certificate is about; `share` is their largest in a round
+    curve: tuple[Certified, ...]  # for one share in every round; empty for a run under attack
+    largest: float | None  # share with more than chance certified; None: at no share
+    attacked: bool  # whether the model comes from a run under attack
+
+    @property
+    def vacuous(self) -> bool:
+        """Return whether a constant prediction is as good as what is certified."""
+        return self.certified.accuracy <= self.chance
+
+
+def accuracy(seen: Points, protocol: ThreatSchedule, attacked: bool) -> Accuracy:
+    """Return the certified accuracy of a model on these points; `attacked`: it comes from a run under attack."""
+    of_share, both = radii_of_share(protocol), radii(protocol)
+    largest = None if attacked else largest_share(seen, of_share)
+    shares = [1.5 * largest * step / STEPS for step in range(STEPS + 1)] if largest else SHARES
+    return Accuracy(
+        points=len(seen.margin),
+        plain=float(seen.right.mean()),
+        chance=seen.chance,
+        certified=Certified(max(line.share for line in protocol.lines), certified_accuracy(seen, both), both),
+        curve=() if attacked else curve(seen, of_share, [share for share in shares if share < 1]),
+        largest=largest,
+        attacked=attacked,
+    )
+
+
 # --- the recursion in logarithms -------------------------------------------------------------------------------------
 
 
-def _followed(
-    protocol: ThreatSchedule, smooth: Sequence[float], free: Sequence[float], norms: Sequence[float] | None
-) -> float:
+def _followed(protocol: ThreatSchedule) -> float:
     virtual = pushed = NOTHING  # V, and with momentum P_t = rho P_(t-1) + the difference of the updates' means
     memory = before = 0.0  # M_(t-1), lambda_(t-1)
     left = math.sqrt(1 - protocol.k / protocol.d) if protocol.k is not None else 0.0
     attacked = False
-    for line, steep, longest, norm in zip(protocol.lines, smooth, free, free if norms is None else norms, strict=True):
+    for line in protocol.lines:
         attacked = attacked or line.share > 0  # until then the two runs are identical
         if attacked:
             apart = _Apart(virtual, log(2 * before * memory))
-            still = protocol.rho == 0 and line.rate * steep <= 2 and _uncut(line, steep, longest, norm, apart)
-            pushed = log_sum(log(protocol.rho) + pushed, _difference(line, steep, min(longest, norm), apart, still))
+            still = protocol.rho == 0 and line.rate * line.smooth <= 2 and _uncut(line, apart)
+            pushed = log_sum(log(protocol.rho) + pushed, _difference(line, apart, still))
             turned = log(2 * abs(line.rate - before) * memory)
             virtual = log_sum(virtual, log(line.rate) + pushed, turned)
         memory, before = left * (memory + line.clip_norm), line.rate
@@ -210,33 +254,17 @@ class _Apart(NamedTuple):
         return log_sum(self.virtual, self.waiting)
 
 
-def _uncut(line: Line, steep: float, longest: float, norm: float, apart: _Apart) -> bool:
-    """Return whether no honest update is clipped in either run: at any model, or from this norm at this distance."""
-    room = line.clip_norm - norm
-    return longest <= line.clip_norm or (room >= 0 and log(steep) + apart.all <= log(room))
+def _uncut(line: Line, apart: _Apart) -> bool:
+    """Return whether no honest update is clipped in either run: at any model, or from the longest at this distance."""
+    room = line.clip_norm - line.longest
+    return line.free <= line.clip_norm or (room >= 0 and log(line.smooth) + apart.all <= log(room))
 
 
-def _difference(line: Line, steep: float, honest: float, apart: _Apart, still: bool) -> float:
+def _difference(line: Line, apart: _Apart, still: bool) -> float:
     """Return how far the two means of updates can differ, beyond what a non-expansive step takes back.
 
-    An honest update that is replaced is no longer than `honest`, and its replacement no longer than L.
+    An honest update that is replaced is no longer than `free` and `longest`, and its replacement no longer than L.
     """
-    reach = line.clip_norm + min(line.clip_norm, honest)
-    return min(log(reach), log_sum(log(steep) + (apart.waiting if still else apart.all), log(line.share * reach)))
-
-
-def _check(
-    protocol: ThreatSchedule, smooth: Sequence[float], free: Sequence[float], norms: Sequence[float] | None
-) -> None:
-    check(protocol)
-    if protocol.k is not None and protocol.rho > 0:
-        raise ConfigError(
-            f"the l2 radius of top-k with memory is known without momentum alone, but rho is {protocol.rho}; use "
-            "rho = 0, or the l1 radius"
-        )
-    rounds = len(protocol.lines)
-    for name, given in (("smooth", smooth), ("free", free), ("norms", smooth if norms is None else norms)):
-        if len(given) != rounds:
-            raise ConfigError(f"{name} has {len(given)} numbers for {rounds} rounds; give one a round")
-        if not all(value >= 0 for value in given):
-            raise ConfigError(f"{name} holds {min(given)}, but norms and constants are numbers from 0")
+    reach = line.clip_norm + min(line.clip_norm, line.free, line.longest)
+    grown = log(line.smooth) + (apart.waiting if still else apart.all)
+    return min(log(reach), log_sum(grown, log(line.share * reach)))

@@ -16,19 +16,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sparsefed.core.errors import ConfigError
+from sparsefed.core.errors import require
+from sparsefed.core.federation import Federation, none
 from sparsefed.core.rng import rng
-from sparsefed.core.types import IndexArray, IntArray
+from sparsefed.core.task import Task, differentiator
+from sparsefed.core.types import Batch, IndexArray, IntArray
 from sparsefed.theory import threat_schedule as protocol
 
 CHUNK = 4096  # examples processed together: 26 MB of float64 for 28x28 pixels
+DEVICES, STARTS, CLIMBS = 2, 2, 2  # of the search for c on devices
 
 Prepare = Callable[[Tensor], Tensor]
 Gradient = Callable[[Tensor], Tensor]
@@ -105,6 +108,52 @@ def is_softmax_layer(module: nn.Module) -> bool:
     return kinds.count(nn.Linear) == 1 and set(kinds) <= {nn.Linear, nn.Flatten, nn.Identity, nn.Sequential}
 
 
+def is_softmax_task(task: Task) -> bool:
+    """Return whether a task is one softmax layer on cross-entropy, none of it frozen: these are the formulas' terms."""
+    learned = len(task.slots) == len(list(task.template.parameters()))
+    return is_softmax_layer(task.template) and task.loss is None and learned
+
+
+@dataclass(frozen=True)
+class Smoothness:
+    """The smoothness of every device's gradient, weight decay included."""
+
+    c: float  # coordinatewise: |g(theta) - g(theta')|_inf <= c |theta - theta'|_1 for every device and all models
+    layer: SoftmaxLayer | None = None  # of one softmax layer, where more is known than c
+    uncut: float = math.inf  # a clip norm that never cuts an honest gradient; inf: there is none
+
+    def growth(self, d: int, k: int | None, scale: float, budget: float) -> float:
+        """Return the growth of the mean of `scale` times the gradients, each then clipped to `budget`."""
+        cut = scale * self.uncut > budget
+        if self.layer is None:
+            return scale * protocol.growth(d, k, self.c, clipped=cut)
+        return scale * softmax_growth(self.layer, d, k, clipped=cut)
+
+
+def exact(task: Task, federation: Federation, decay: float) -> Smoothness:
+    """Return the constants of one softmax layer on its devices' data; augmentation may turn these into any bytes."""
+    part, x = federation.partition, federation.x
+    offsets, examples = part.offsets, part.examples
+    if federation.augment is not none:
+        x, offsets, examples = _brightest(x[:1], task.prepare), np.array([0, 1]), np.array([0])
+    bare = softmax_layer(x, offsets, examples=examples, prepare=task.prepare, bias=len(task.slots) > 1)
+    layer = replace(
+        bare,
+        c=bare.c + decay,
+        column_l1=bare.column_l1 + decay,
+        column_l2=bare.column_l2 + decay,
+        smooth=bare.smooth + decay,
+    )
+    return Smoothness(layer.c, layer, math.inf if decay else clip_free(bare))
+
+
+def _brightest(x: Tensor, prepare: Prepare) -> Tensor:
+    """Return the example of bytes that is largest everywhere once normalised: every constant grows with |x_j|."""
+    dark, light = torch.zeros_like(x), torch.full_like(x, 255)
+    # [1, C, H, W] as the model gets it, [1, H, W, C] as it is stored.
+    return torch.where((prepare(light).abs() > prepare(dark).abs()).permute(0, 2, 3, 1), light, dark)
+
+
 # --- the data, some devices at a time --------------------------------------------------------------------------------
 
 
@@ -122,8 +171,8 @@ def _looks(
     x: Tensor, offsets: IntArray, examples: IntArray | IndexArray | None, prepare: Prepare, bias: bool
 ) -> Iterator[_Look]:
     rows = np.arange(len(x)) if examples is None else examples.astype(np.int64)
-    if offsets[0] != 0 or offsets[-1] != len(rows) or (np.diff(offsets) < 0).any():
-        raise ConfigError(f"the devices' offsets must rise from 0 to {len(rows)}, the number of their examples")
+    rising = offsets[0] == 0 and offsets[-1] == len(rows) and (np.diff(offsets) >= 0).all()
+    require(bool(rising), f"the devices' offsets must rise from 0 to {len(rows)}, the number of their examples")
 
     def inputs(places: IntArray) -> Tensor:  # [M, m]
         flat = prepare(x[torch.from_numpy(rows[places])]).flatten(1).double()
@@ -201,6 +250,7 @@ class Estimate:
 
     c: float
     samples: int  # entries of the Hessian's columns that were evaluated
+    devices: int = 1
 
 
 def estimate_c(
@@ -221,8 +271,8 @@ def estimate_c(
     large. A network with ReLU or max-pooling has no c: its gradient jumps where a unit switches, and the estimate
     grows without end as the step shrinks.
     """
-    if not thetas or starts < 1 or step <= 0:
-        raise ConfigError("c is estimated at one model at least, from one start at least, with a step above 0")
+    possible = len(thetas) > 0 and starts >= 1 and step > 0
+    require(possible, "c is estimated at one model at least, from one start at least, with a step above 0")
     steepest, samples = 0.0, 0
     for number, theta in enumerate(thetas):
         draw = rng(seed, "curvature", number)
@@ -234,10 +284,19 @@ def estimate_c(
     return Estimate(steepest, samples)
 
 
-def around(theta: Tensor, count: int, spread: float, seed: int = 0) -> list[Tensor]:
-    """Return the model itself, and others whose coordinates are drawn around it with this standard deviation."""
-    others = [rng(seed, "models around", n).standard_normal(len(theta)) for n in range(1, count)]
-    return [theta, *(theta + spread * torch.from_numpy(other).to(theta.dtype) for other in others)]
+def estimate_on_devices(task: Task, federation: Federation, models: Sequence[Tensor], seed: int) -> Estimate:
+    """Estimate c of a task on some devices that have examples: half a minute for a ResNet9, a second if small."""
+    gradient = differentiator(task, torch.float32)
+    sized = np.flatnonzero(np.diff(federation.partition.offsets))
+    chosen = rng(seed, "devices to estimate c on").choice(sized, min(DEVICES, len(sized)), replace=False)
+
+    def of_device(batch: Batch) -> Estimate:
+        return estimate_c(
+            lambda theta: gradient(theta, batch.x, batch.y), models, seed=seed, starts=STARTS, climbs=CLIMBS
+        )
+
+    estimates = [of_device(federation.gather(chosen[i : i + 1])) for i in range(len(chosen))]
+    return Estimate(max(each.c for each in estimates), sum(each.samples for each in estimates), len(chosen))
 
 
 def _searched(gradient: Gradient, theta: Tensor, j: int, climbs: int, step: float) -> tuple[float, int]:

@@ -48,13 +48,12 @@ from typing import Any
 
 import numpy as np
 
-from sparsefed.core.errors import ConfigError
+from sparsefed.core.errors import ConfigError, require
 from sparsefed.core.federation import rounds_per_epoch
 from sparsefed.core.signatures import parameters
 from sparsefed.core.types import Context
 from sparsefed.defenses.dp_noise import dp_noise
 from sparsefed.defenses.options import CommonOptions
-from sparsefed.defenses.pipeline import require
 from sparsefed.defenses.rule import assemble
 
 LARGEST_DELTA = 1e-5
@@ -139,15 +138,8 @@ def of_run(
     # Noise that is added after the learning rate covers an update already scaled by it.
     shortened = on_update and frame.mode == "uncompressed"
     norms = [defense.budget({}, Context(t, lr)) * (lr if shortened else 1.0) for t, lr in enumerate(lrs, start=1)]
-    return guarantee(
-        params["sigma"],
-        norms,
-        cohort=cohort,
-        population=population,
-        sampling=sampling,
-        dropped=dropped,
-        delta=delta,
-    )
+    cohorts = {"cohort": cohort, "population": population, "dropped": dropped}
+    return guarantee(params["sigma"], norms, sampling=sampling, delta=delta, **cohorts)
 
 
 # --- when there is none ----------------------------------------------------------------------------------------------

@@ -19,8 +19,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from sparsefed.theory.logs import NOTHING, log, log_sum
-from sparsefed.theory.threat_schedule import Line, ThreatSchedule, check, require
+import numpy as np
+
+from sparsefed.core.errors import require
+from sparsefed.theory.threat_schedule import Line, ThreatSchedule, check
+
+NOTHING = -math.inf  # log 0
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,11 @@ class Radius:
     @property
     def log10(self) -> float:
         return self.log / math.log(10)
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """Return all numbers of the radius by name."""
+        return {"log": self.log, "additive": self.additive, "propagation": self.propagation, "log10": self.log10}
 
 
 class _Held(NamedTuple):
@@ -80,8 +89,7 @@ def closed_form(protocol: ThreatSchedule) -> Radius:
     check(protocol)
     total, h, beta = _summary(protocol)
     additive = log(total) + log(beta)
-    propagation = total * h / (1 - _inertia(protocol))
-    return Radius(additive + propagation, additive)
+    return Radius(additive + total * h / (1 - _inertia(protocol)), additive)
 
 
 def paper_closed_form(protocol: ThreatSchedule) -> Radius:
@@ -108,11 +116,26 @@ def paper_is_bound(protocol: ThreatSchedule) -> bool:
 
 def dense(protocol: ThreatSchedule, growths: Sequence[float]) -> ThreatSchedule:
     """Return the protocol without top-k; `growths` are over all d coordinates, one number per round."""
-    lines = tuple(replace(line, growth=h, omega=0.0) for line, h in zip(protocol.lines, growths, strict=True))
+    pairs = zip(protocol.lines, growths, strict=True)  # what was measured is of the protocol with top-k
+    lines = tuple(replace(line, growth=h, omega=0.0, longest=math.inf) for line, h in pairs)
     return ThreatSchedule(protocol.d, None, lines, protocol.rho)
 
 
 # --- the recursion in logarithms -------------------------------------------------------------------------------------
+
+
+def log(value: float) -> float:
+    """Return the logarithm of a number that is not negative.
+
+    >>> log(0.0), log(1.0)
+    (-inf, 0.0)
+    """
+    return math.log(value) if value > 0 else NOTHING
+
+
+def log_sum(*logs: float) -> float:
+    """Return the logarithm of the sum of the numbers with these logarithms."""
+    return float(np.logaddexp.reduce(logs))
 
 
 def _followed(protocol: ThreatSchedule, root: float, limits: Sequence[tuple[float, float]]) -> Radius:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from sparsefed.core.errors import ConfigError
+from sparsefed.core.errors import require
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,10 @@ class Line:
     share: float  # the attackers' share of the round's updates
     growth: float  # the honest mean's l1 change on the w coordinates is at most this times the models' l1 distance
     omega: float = 0.0  # of the l1 mass that top-k sees, the largest share that it leaves in either run; 0 if dense
+    # For the l2 recursion of `theory.linear`, about honest updates before they are clipped; inf: not known.
+    smooth: float = math.inf  # the l2 change of a device's update for a unit of l2 change in the model
+    free: float = math.inf  # the l2 norm that no update exceeds at any model (`lipschitz.clip_free`)
+    longest: float = math.inf  # the largest l2 norm in the cohort of the honest run, where it was measured
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,15 @@ class ThreatSchedule:
         """Return how many coordinates of one round's applied vectors can differ between two runs: min(d, 2k)."""
         return self.d if self.k is None else min(self.d, 2 * self.k)
 
+    @property
+    def has_l2(self) -> bool:
+        """Return whether the l2 recursion covers it: a smoothness in every round, and no momentum beside top-k."""
+        return (self.k is None or self.rho == 0) and all(line.smooth < math.inf for line in self.lines)
+
+    def with_share(self, share: float) -> ThreatSchedule:
+        """Return the same rounds with this share of attackers in each."""
+        return replace(self, lines=tuple(replace(line, share=share) for line in self.lines))
+
 
 def check(protocol: ThreatSchedule) -> None:
     """Raise an error, in one sentence, for numbers that no protocol can have."""
@@ -50,6 +63,10 @@ def check(protocol: ThreatSchedule) -> None:
         for name in ("rate", "clip_norm", "growth"):
             value = getattr(line, name)
             require(0 <= value < math.inf, f"{where} {name} is {value}, but it must be a finite number from 0")
+        for name in ("smooth", "free", "longest"):
+            require(
+                getattr(line, name) >= 0, f"{where} {name} is {getattr(line, name)}, but it must be a number from 0"
+            )
         require(0 <= line.share <= 1, f"{where} the attackers' share is {line.share}, but it must be from 0 to 1")
         require(0 <= line.omega < 1, f"{where} omega is {line.omega}, but top-k keeps something: 0 <= omega < 1")
         require(k is not None or line.omega == 0, f"{where} omega is {line.omega}, but a dense protocol loses nothing")
@@ -96,9 +113,3 @@ def uniform(
 def _check_size(d: int, k: int | None) -> None:
     require(d >= 1, f"d is {d}, but a model has at least one parameter")
     require(k is None or 1 <= k <= d, f"k is {k}, but top-k keeps from 1 to all d = {d} coordinates")
-
-
-def require(condition: bool, sentence: str) -> None:
-    """Raise an error with this sentence unless the condition holds."""
-    if not condition:
-        raise ConfigError(sentence)

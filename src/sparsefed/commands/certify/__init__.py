@@ -8,6 +8,5 @@ from __future__ import annotations
 
 from sparsefed.commands.certify.certificate import Certificate, certify
 from sparsefed.commands.certify.measured_convergence import Convergence, measure_convergence
-from sparsefed.commands.certify.options import CertificateOptions
 
-__all__ = ["Certificate", "CertificateOptions", "Convergence", "certify", "measure_convergence"]
+__all__ = ["Certificate", "Convergence", "certify", "measure_convergence"]

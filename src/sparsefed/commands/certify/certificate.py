@@ -9,17 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from sparsefed import config as configs
 from sparsefed import runs
-from sparsefed.commands.certify.accuracy import Accuracy, accuracy
-from sparsefed.commands.certify.assumptions import TITLES, Assumption, Status, status
-from sparsefed.commands.certify.bounds import ALIKE, Bounds, bounds, times, written
-from sparsefed.commands.certify.l2_bound import Route, l2_route, longest
-from sparsefed.commands.certify.options import CertificateOptions
-from sparsefed.commands.certify.smoothness import Smoothness, is_linear, smoothness
-from sparsefed.commands.certify.subject import CertificateSource, read, unattacked, with_model
-from sparsefed.commands.certify.supported import CoveredServer, server_of
-from sparsefed.commands.certify.threat_schedules import WORST, ThreatSchedules, omegas, shares, threat_schedules
+from sparsefed.commands.certify import assumptions as known
+from sparsefed.commands.certify.assumptions import TITLES, WORST, Assumption, Status
+from sparsefed.commands.certify.subject import CertificateSource, read, with_model
 from sparsefed.commands.common import RunAll, Subject, run_all
 from sparsefed.config import Config
 from sparsefed.core.errors import ConfigError
@@ -28,8 +24,29 @@ from sparsefed.core.progress import OnProgress
 from sparsefed.reports.result import Report
 from sparsefed.results.numbers import percent
 from sparsefed.sweeps.runner import working_folder
+from sparsefed.theory import linear
+from sparsefed.theory.bounds import ALIKE, Bounds
+from sparsefed.theory.linear import Accuracy
+from sparsefed.theory.lipschitz import Smoothness
+from sparsefed.theory.radius import log
+from sparsefed.theory.rounding import attackers_text, factor_text, share_down, written
+from sparsefed.theory.threat_schedule import ThreatSchedule
 
 HARDLY = 1.1  # a smaller factor is not worth reporting
+ONLY_CLIPPING = (
+    "The theorem says nothing here that clipping does not say by itself: no two runs of updates of this length end "
+    "further apart."
+)
+ALL_UNDONE = "a radius no smaller than that leaves room for an attack that undoes all of it (vacuous)."
+NOT_UNDONE = "the radius is smaller, so no attack can undo it all."
+UNATTACKED = (
+    "For a curve against the share of attackers certify the run without them (`sparsefed run --twins`), or the config "
+    "with --train."
+)
+NOT_A_BOUND = (
+    "Warning: the paper's closed form is NOT a bound here, because its last step needs every learning rate to be at "
+    "least 1 and no momentum; it is shown for comparison only."
+)
 
 
 @dataclass(frozen=True)
@@ -37,9 +54,7 @@ class Certificate(Report, described_by="sparsefed.commands.certify.document"):
     """The certificate: how far attackers can move a model at most, with all its assumptions."""
 
     source: CertificateSource
-    protocols: ThreatSchedules
     assumptions: tuple[Assumption, ...]
-    route: Route
     sparse: Bounds | None
     dense: Bounds
     c: float
@@ -54,33 +69,30 @@ class Certificate(Report, described_by="sparsefed.commands.certify.document"):
     @property
     def sides(self) -> dict[str, Bounds]:
         """Return the bounds of the source's own schedule, and of the dense one if it differs."""
-        return {**({} if self.sparse is None else {"sparse": self.sparse}), "dense": self.dense}
+        return {"dense": self.dense} if self.sparse is None else {"sparse": self.sparse, "dense": self.dense}
 
     @property
     def status(self) -> Status:
         """Return the status of the number to quote."""
-        return self.status_of("softmax" if self.own.best is self.own.softmax else "capped")
+        return self.status_of(self.own.best_name)
 
-    def status_of(self, field: str) -> Status:
+    def status_of(self, name: str) -> Status:
         """Return the status of one of the bounds: clipping alone does not need c, nor the l2 route omega."""
-        spared = {"movement": "c", "softmax": "omega"}.get(field)
-        return status(each for each in self.assumptions if each.about != spared)
+        spared = {"movement": "c", "softmax": "omega"}.get(name)
+        return known.status(each for each in self.assumptions if each.about != spared)
 
-    def is_bound(self, field: str) -> str:
-        """Return whether a field is really a bound: yes, if (under the assumptions), estimate or NO."""
-        if field == "paper" and not self.own.paper_is_bound:
+    def is_bound(self, name: str) -> str:
+        """Return whether one of the radii is really a bound: yes, if (under the assumptions), estimate or NO."""
+        if name == "paper" and not self.own.paper_is_bound:
             return "NO"
-        return {"certificate": "yes", "conditional": "if", "estimate": "estimate"}[self.status_of(field)]
+        return {"certificate": "yes", "conditional": "if", "estimate": "estimate"}[self.status_of(name)]
 
     def records(self) -> list[dict[str, Any]]:
         """Return a flat record for each radius, in natural logarithms, in the form that `pandas.DataFrame` takes."""
-        fields = ("softmax", "capped", "recursion", "recursion_sqrt_d", "movement", "closed_form", "paper")
-        every = ((side, field, getattr(each, field)) for side, each in self.sides.items() for field in fields)
         return [
-            {"protocol": side, "bound": field, "is_bound": self.is_bound(field), "log": radius.log}
-            | {"additive": radius.additive, "propagation": radius.propagation, "log10": radius.log10}
-            for side, field, radius in every
-            if radius is not None
+            {"protocol": side, "bound": name, "is_bound": self.is_bound(name), **radius.parts}
+            for side, each in self.sides.items()
+            for name, radius in each.radii.items()
         ]
 
     # --- the verdict, sentence by sentence ---------------------------------------------------------------------------
@@ -93,15 +105,8 @@ class Certificate(Report, described_by="sparsefed.commands.certify.document"):
     @property
     def verdict(self) -> list[str]:
         """Return the whole verdict, the most important sentence first."""
-        certified = self.certified_accuracy_sentence
-        return [
-            f"{self.title}.",
-            self.headline,
-            *self.worth,
-            *self._gain(),
-            *([] if certified is None else [certified, *self._about_accuracy()]),
-            *self._warnings(),
-        ]
+        warnings = [] if self.own.paper_is_bound else [NOT_A_BOUND]
+        return [f"{self.title}.", self.headline, *self.worth, *self._gain(), *self._about_accuracy(), *warnings]
 
     @property
     def headline(self) -> str:
@@ -120,29 +125,18 @@ class Certificate(Report, described_by="sparsefed.commands.certify.document"):
     @property
     def worth(self) -> list[str]:
         """Return sentences that compare the number with the trivial bound and with the distance trained."""
-        return [*self._beside_clipping(), *([] if self.travelled is None else [self._beside_training(self.travelled)])]
-
-    def _beside_clipping(self) -> Iterator[str]:
-        own = self.own
-        if own.only_clipping:
-            yield (
-                "The theorem says nothing here that clipping does not say by itself: no two runs of updates of this "
-                "length end further apart."
-            )
-            if self.status == "estimate" and self.status_of("movement") == "certificate":
-                yield "That part does not need c, so this one number is a bound."
-        else:
-            factor = own.movement.log - own.best.log
-            by = "hardly" if factor < math.log(HARDLY) else f"{times(factor)} times"
-            yield f"That is {by} smaller than what clipping promises by itself."
-
-    def _beside_training(self, travelled: float) -> str:
-        own = self.own.best.log
-        apart = own - math.log(travelled) if travelled > 0 else math.inf
-        moved = f"Training itself moved this run's model by {travelled:,.4g} in l1"
-        if apart >= 0:
-            return f"{moved}: a radius no smaller than that leaves room for an attack that undoes all of it (vacuous)."
-        return f"{moved}: the radius is smaller, so no attack can undo it all."
+        own, sentences = self.own, [ONLY_CLIPPING]
+        if not own.only_clipping:
+            factor = own.radii["movement"].log - own.best.log
+            by = "hardly" if factor < math.log(HARDLY) else f"{factor_text(factor)} times"
+            sentences = [f"That is {by} smaller than what clipping promises by itself."]
+        elif self.status == "estimate" and self.status_of("movement") == "certificate":
+            sentences.append("That part does not need c, so this one number is a bound.")
+        if self.travelled is not None:
+            moved = f"Training itself moved this run's model by {self.travelled:,.4g} in l1"
+            vacuous = own.best.log >= log(self.travelled)
+            sentences.append(f"{moved}: {ALL_UNDONE if vacuous else NOT_UNDONE}")
+        return sentences
 
     def _gain(self) -> Iterator[str]:
         if self.sparse is None:
@@ -151,70 +145,38 @@ class Certificate(Report, described_by="sparsefed.commands.certify.document"):
         if abs(apart) <= ALIKE:
             yield "Without top-k the radius would be the same."
         else:
-            how = f"{times(abs(apart))} times {'larger' if apart > 0 else 'smaller'}"
+            how = f"{factor_text(abs(apart))} times {'larger' if apart > 0 else 'smaller'}"
             yield f"Without top-k (dense) it would be {how}: {written(self.dense.best.log)}."
 
     @property
     def certified_accuracy_sentence(self) -> str | None:
         """Return a sentence on certified accuracy; None if the model is not one softmax layer or is not trained."""
-        accuracy = self.accuracy
-        if accuracy is None:
-            if not self.source.exceeds(self.protocols.own):
-                return None
-            return "Certified accuracy is left out: this run had more attackers in some round than were asked about."
-        of = f"{share_down(accuracy.certified.accuracy)} of {accuracy.points:,} test points"
-        if accuracy.attacked:
-            return (
-                f"Certified accuracy: on {of} this model is right, and so is the one that the same devices would have "
-                "trained without attackers, whatever these sent (the bound holds in both directions)."
-            )
-        plain = f"{percent(accuracy.plain)} without attackers, {percent(accuracy.chance)} by chance"
-        return f"Certified accuracy: {of} are right and stay right, however they attack ({plain})."
+        return next(self._about_accuracy(), None)
 
     def _about_accuracy(self) -> Iterator[str]:
         accuracy = self.accuracy
         if accuracy is None:
+            if self.source.exceeds(self.own.schedule):
+                yield "Certified accuracy is left out: this run had more attackers in some round than are certified."
             return
+        of = f"{share_down(accuracy.certified.accuracy)} of {accuracy.points:,} test points"
+        if accuracy.attacked:
+            yield (
+                f"Certified accuracy: on {of} this model is right, and so is the one that the same devices would have "
+                "trained without attackers, whatever these sent (the bound holds in both directions)."
+            )
+        else:
+            plain = f"{percent(accuracy.plain)} without attackers, {percent(accuracy.chance)} by chance"
+            yield f"Certified accuracy: {of} are right and stay right, however they attack ({plain})."
         if accuracy.vacuous:
             yield "That is no more than always naming the most frequent class would get: vacuous."
         if accuracy.attacked:
-            yield (
-                "For a curve against the share of attackers certify the run without them (`sparsefed run --twins`), or "
-                "the config with --train."
-            )
+            yield UNATTACKED
         elif accuracy.largest:
-            yield f"More than chance is certified up to a share of {_share(accuracy.largest)} of each round's updates."
+            largest = attackers_text(accuracy.largest)
+            yield f"More than chance is certified up to a share of {largest} of each round's updates."
         else:
             yield "More than chance is certified at no share of attackers."
-
-    def _warnings(self) -> Iterator[str]:
-        if not self.own.paper_is_bound:
-            yield (
-                "Warning: the paper's closed form is NOT a bound here, because its last step needs every learning rate "
-                "to be at least 1 and no momentum; it is shown for comparison only."
-            )
-
-
-def share_down(share: float) -> str:
-    """Write a share that is certified, rounded down.
-
-    >>> share_down(0.8999), share_down(0.9)
-    ('89.9%', '90.0%')
-    """
-    return f"{math.floor(1000 * share + 1e-9) / 10:.1f}%"
-
-
-def _share(share: float) -> str:
-    """Write a share of attackers rounded down: what is certified at a share is certified below it.
-
-    >>> _share(0.012345), _share(1.0)
-    ('1.23%', '100%')
-    """
-    decimals = 2 - math.floor(math.log10(100 * share)) if share > 0 else 0
-    return f"{math.floor(100 * share * 10.0**decimals + 1e-9) / 10.0**decimals:.3g}%"
-
-
-# --- from a subject to its certificate -------------------------------------------------------------------------------
 
 
 def certify(
@@ -256,96 +218,58 @@ def certify(
         ConfigError: The theory does not cover the subject, or an option is impossible.
         RunError: A run is not finished, or damaged.
     """
-    options = CertificateOptions(share, attackers, c, estimate_c, omega)
+    _check(share, attackers, c, estimate_c)
     source = read(subject, overrides)
     if trained is not None:
         source = with_model(source, trained)
-    certificate = _certificate(source, options)
+
+    def certificate(source: CertificateSource) -> Certificate:
+        shares, threat = known.attacking(source, share, attackers)
+        omegas, losing = known.losing(source, omega)
+        smooth, smoothing = known.smoothness(source, c, estimate_c)
+        rests_on = (threat, *smoothing, *losing, *known.others(source, smooth))
+        sparse, dense = known.bounded(source, shares, smooth, omegas)
+        travelled = None if source.final is None else distances(source.experiment.theta, source.final).l1
+        accuracy = _accuracy(source, smooth, (sparse or dense).schedule)
+        return Certificate(source, rests_on, sparse, dense, smooth.c, travelled, accuracy)
+
+    first = certificate(source)
     if not train:
-        return certificate
+        return first
     config = _to_train(source)
     with working_folder(folder) as kept:
         place = kept / (config.name or "trained")
         if runs.unfinished({place: configs.dump(config)}):
             (runner or partial(run_all, on_progress=on_progress))({place: config})
-        return _certificate(with_model(source, place), options)
+        return certificate(with_model(source, place))
 
 
-def _certificate(source: CertificateSource, options: CertificateOptions) -> Certificate:
-    server = server_of(source.config)
-    attacking, threat = shares(source, options.share, options.attackers)
-    lost, losing = omegas(source, server, options.omega)
-    smooth, smoothing = smoothness(source, options.c, options.estimate_c)
-    schedules = threat_schedules(source, server, attacking, smooth, lost)
-    route = l2_route(source, server, smooth)
-    rests_on = [threat, *smoothing, *([losing] if losing else []), *_lengths(source, smooth), *_always(source, server)]
-    return Certificate(
-        source,
-        schedules,
-        tuple(rests_on),
-        route,
-        None if schedules.sparse is None else bounds(schedules.sparse, route),
-        bounds(schedules.dense, route),
-        smooth.c,
-        None if source.final is None else distances(source.experiment.theta, source.final).l1,
-        accuracy(source, smooth, route, schedules.own),
-    )
+def _check(share: float | None, attackers: int | None, c: float | None, estimate_c: bool) -> None:
+    """Refuse impossible options before anything is loaded."""
+    if share is not None and attackers is not None:
+        raise ConfigError("--share and --attackers say the same thing twice; give one of them")
+    if c is not None and estimate_c:
+        raise ConfigError("--c gives c and --estimate-c searches for it; give one of them")
+    if c is not None and not 0 < c < math.inf:
+        raise ConfigError(f"--c is {c:g}, but it bounds how fast a gradient changes: choose a finite number above 0")
+    if share is not None and not 0 <= share < 1:
+        raise ConfigError(f"--share is {share:g}, but it is a share of each round's updates: choose 0 <= share < 1")
+
+
+def _accuracy(source: CertificateSource, smooth: Smoothness, schedule: ThreatSchedule) -> Accuracy | None:
+    if source.final is None or smooth.layer is None or source.exceeds(schedule):
+        return None
+    x, y = torch.from_numpy(source.arrays.x_test), torch.from_numpy(source.arrays.y_test)
+    return linear.accuracy(linear.task_points(source.experiment.task, source.final, x, y), schedule, source.attacked)
 
 
 def _to_train(source: CertificateSource) -> Config:
     """Return the config whose run gives a certificate the model that certified accuracy is about."""
     if source.run is not None:
         raise ConfigError(f"{source.label} is a run and has been trained; --train is for configs")
-    if not is_linear(source):
+    if not known.is_linear(source):
         raise ConfigError(
             f"--train is for certified accuracy, which one softmax layer has and model {source.config.model.name} has "
             'not; leave it out, or use [model] name = "softmax"'
         )
-    return unattacked(source)
-
-
-def _lengths(source: CertificateSource, smooth: Smoothness) -> Iterator[Assumption]:
-    if smooth.layer is not None and longest(source) is not None:
-        text = (
-            "How long honest updates were before clipping was measured; the l2 route uses that clipping cut none of "
-            "them where they were short enough for every attack within reach."
-        )
-        yield Assumption("honest lengths", text, "measured")
-
-
-def _always(source: CertificateSource, server: CoveredServer) -> Iterator[Assumption]:
-    """Yield the assumptions of every certificate."""
-    rounds = source.rounds
-    rates, norms = [each.lr for each in rounds], [each.budget for each in rounds]
-    where = "as the run recorded them" if source.run else "from the config's schedule"
-    done = (
-        "" if source.finished else f" The run is unfinished: only these of its {source.config.rounds:,} rounds count."
-    )
-    yield Assumption(
-        "rounds",
-        f"{len(rounds):,}, {where}; the learning rates add up to {sum(rates):.4g} and are from {min(rates):.3g} to "
-        f"{max(rates):.3g}.{done}",
-        "by construction",
-    )
-    yield Assumption(
-        "clip norm",
-        f"The server cuts every update to {_between(norms)} in l2, whoever sent it, and drops what is not finite.",
-        "by construction",
-    )
-    if server.rho:
-        text = f"Server momentum {server.rho:g}: the recursion extended to it, as derived in docs/certificate.md."
-        yield Assumption("momentum", text, "by construction")
-    yield Assumption(
-        "same draws",
-        "Both runs have the same first model, cohorts, examples and random draws: these depend on the seed, the round "
-        "and the device alone.",
-        "by construction",
-    )
-    yield Assumption("honest updates", "Every honest update is finite, so that none of them is dropped.", "assumed")
-    dtype = source.config.train.dtype
-    yield Assumption("arithmetic", f"Real numbers: the rounding of {dtype} is not counted.", "assumed")
-
-
-def _between(values: Sequence[float]) -> str:
-    low, high = min(values), max(values)
-    return f"{high:.4g}" if low == high else f"{low:.3g} to {high:.3g}"
+    return configs.twins(source.config)["unattacked"] if source.config.is_attacked else source.config

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import altair as alt
@@ -23,7 +23,6 @@ STROKES = {  # the columns of the table as lines
     HEAD[3]: Stroke("#d55e00", (8, 3)),
     HEAD[4]: Stroke("#7f7f7f", (3, 2)),
 }
-START = "At the start"
 MOST_POINTS = 120  # of a line: evenly spaced on a logarithmic axis
 RULES = (
     f"f is the mean over the devices of each one's mean loss. Least {GRADIENT} so far: among the models that were "
@@ -35,64 +34,55 @@ RULES = (
 )
 
 
-def sentences(found: Convergence) -> list[str]:
+def sentences(run: Convergence) -> list[str]:
     """Return the results in sentences, the most important first."""
-    rounds = len(found.deltas)
-    way, noise, memory = terms(found.measured, min(found.deltas), rounds)
+    rounds, low, high = len(run.deltas), min(run.deltas), max(run.deltas)
+    way, noise, memory = map(length, terms(run.measured, low, rounds))
+    last = {name: length(curve[-1]) for name, curve in run.curves.items()}
+    since = {name: run.says_something_from(name) for name in ("bound", "worst")}
+    from_round = {name: "never" if first is None else f"from round {first:,} on" for name, first in since.items()}
     return [
-        f"After {rounds:,} rounds the least {GRADIENT} is {length(found.least[-1])}; the theorem says at most "
-        f"{length(found.bound[-1])} with what was measured, {length(found.worst[-1])} with nothing measured.",
-        _news(found),
-        f"Known: smoothness ℓ = {length(found.proven.smoothness)}, f(θ₀) − f* ≤ {length(found.proven.gap)}, worst "
-        f"contraction k/d = {length(worst_delta(found.d, found.k))}, E‖g‖² ≤ {length(found.proven.moment)} for every "
-        f"model. Measured: δ from {length(min(found.deltas))} to {length(max(found.deltas))}, E‖g‖² ≤ "
-        f"{length(found.measured.moment)}.",
-        f"Of the plain form of the bound, 2 (f(θ₀) − f*) / (γR) is {length(way)}, the noise γℓσ² {length(noise)}, and "
-        f"what the memory holds back, 4 γ²ℓ²σ² (1 − δ) / δ² with the least δ, {length(memory)}.",
+        f"After {rounds:,} rounds the least {GRADIENT} is {last['least']}; the theorem says at most {last['bound']} "
+        f"with what was measured, {last['worst']} with nothing measured.",
+        f"A bound says something once it is below {GRADIENT} = {length(run.points[0].gradient)} at the start: "
+        f"{from_round['bound']} with what was measured, {from_round['worst']} with nothing measured.",
+        f"Known: smoothness ℓ = {length(run.proven.smoothness)}, f(θ₀) − f* ≤ {length(run.proven.gap)}, worst "
+        f"contraction k/d = {length(worst_delta(run.d, run.k))}, E‖g‖² ≤ {length(run.proven.moment)} for every model. "
+        f"Measured: δ from {length(low)} to {length(high)}, E‖g‖² ≤ {length(run.measured.moment)}.",
+        f"Of the plain form of the bound, 2 (f(θ₀) − f*) / (γR) is {way}, the noise γℓσ² {noise}, and what the memory "
+        f"holds back, 4 γ²ℓ²σ² (1 − δ) / δ² with the least δ, {memory}.",
     ]
 
 
-def _news(found: Convergence) -> str:
-    """Return the round from which each bound is below the gradient at the start, in a sentence."""
-    start = f"{GRADIENT} = {length(found.points[0].gradient)} at the start"
-    told = []
-    for name, bound in (("with what was measured", found.bound), ("with nothing measured", found.worst)):
-        first = found.says_something_from(bound)
-        told.append(f"{'never' if first is None else f'from round {first:,} on'} {name}")
-    return f"A bound says something once it is below {start}: {', '.join(told)}."
-
-
-def curves(found: Convergence) -> Mapping[str, list[float]]:
-    """Return the curves to draw, over the number of rounds 1, 2, ..."""
-    return dict(zip(HEAD[1:], (found.least, found.bound, found.worst, found.as_printed), strict=True))
-
-
-def _rows(found: Convergence) -> Iterator[tuple[doc.TableCell, ...]]:
+def _rows(run: Convergence) -> Iterator[tuple[doc.TableCell, ...]]:
     """Yield the rows of the table under HEAD: at 1, 2, 5, 10, ... rounds, and at the last."""
-    last = len(found.deltas)
+    last = len(run.deltas)
     for done in dict.fromkeys([*map(int, log_ticks(1, last)), last]):
-        lines = (doc.TableCell(length(line[done - 1]), line[done - 1]) for line in curves(found).values())
-        yield doc.TableCell(f"{done:,}", done), *lines
+        values = (curve[done - 1] for curve in run.curves.values())
+        yield doc.TableCell(f"{done:,}", done), *(doc.TableCell(length(value), value) for value in values)
 
 
-def chart(found: Convergence) -> alt.LayerChart:
+def chart(run: Convergence) -> alt.LayerChart:
     """Draw the measured gradient and its bounds against the number of rounds."""
-    lines, last = curves(found), len(found.deltas)
+    last = len(run.deltas)
     even = sorted({round(last ** (i / MOST_POINTS)) for i in range(MOST_POINTS + 1)})
-    looked = sorted({last, *(point.rounds + 1 for point in found.points[:-1])})
+    looked = sorted({last, *(point.rounds + 1 for point in run.points[:-1])})
     values: list[dict[str, Any]] = [
-        {"line": name, "rounds": r, "value": significant(line[r - 1])}
-        for name, line in lines.items()
+        {"line": name, "rounds": r, "value": significant(curve[r - 1])}
+        for name, curve in zip(HEAD[1:], run.curves.values(), strict=True)
         for r in (looked if name == HEAD[1] else even)
     ]
     low, high = (significant(f(v["value"] for v in values) * by) for f, by in ((min, 0.8), (max, 1.25)))
     x = alt.X("rounds:Q", title="Rounds (log)", **_log(1, max(last, 2)))
     y = alt.Y("value:Q", title=f"{GRADIENT} (log)", **_log(low, high))
-    drawn = alt.Chart(alt.InlineData(values=values)).mark_line(
+    lines = alt.Chart(alt.InlineData(values=values)).mark_line(
         strokeWidth=2, clip=True, tooltip=alt.TooltipContent("data")
     )
-    base = drawn.encode(x=x, y=y, color=colours(STROKES), strokeDash=dashes(STROKES))
-    return _dressed(alt.LayerChart(layer=[base, *_start(found, low, high)]), found)
+    base = lines.encode(x=x, y=y, color=colours(STROKES), strokeDash=dashes(STROKES))
+    ends = [length(run.curves[name][-1]) for name in ("least", "bound")]
+    subtitle = f"Least {GRADIENT} measured {ends[0]}, bound {ends[1]} at the end."
+    title = alt.Title("What the theorem promises, and what a run does", subtitle=subtitle)
+    return dressed(alt.LayerChart(layer=[base, *_start(run, low, high)]), title, list(STROKES))
 
 
 def _log(low: float, high: float) -> dict[str, Any]:
@@ -102,45 +92,33 @@ def _log(low: float, high: float) -> dict[str, Any]:
     }
 
 
-def _start(found: Convergence, low: float, high: float) -> list[alt.Chart]:
+def _start(run: Convergence, low: float, high: float) -> list[alt.Chart]:
     """Draw a rule at the gradient of the first model; only below it is a bound informative."""
-    value = significant(found.points[0].gradient)
+    value = significant(run.points[0].gradient)
     if not low < value < high:
         return []
-    data = alt.Chart(alt.InlineData(values=[{"value": value, "said": START, "rounds": 1}]))
+    data = alt.Chart(alt.InlineData(values=[{"value": value, "label": "At the start", "rounds": 1}]))
     y = alt.Y("value:Q")
     rule = data.mark_rule(color="#7f7f7f", strokeWidth=1).encode(y=y)
-    text = data.mark_text(align="left", dx=6, dy=-8, color=INK).encode(x="rounds:Q", y=y, text="said:N")
+    text = data.mark_text(align="left", dx=6, dy=-8, color=INK).encode(x="rounds:Q", y=y, text="label:N")
     return [rule, text]
 
 
-def _dressed(drawn: alt.LayerChart, found: Convergence) -> alt.LayerChart:
-    told = f"Least {GRADIENT} measured {length(found.least[-1])}, bound {length(found.bound[-1])} at the end."
-    title = alt.Title("What the theorem promises, and what a run does", subtitle=told)
-    return dressed(drawn, title, list(STROKES))
-
-
-def document(found: Convergence) -> doc.Document:
+def document(run: Convergence) -> doc.Document:
     """Return a measured convergence as a document."""
-    news, *more = sentences(found)
-    name = found.config.name or "a config"
-    numbers = doc.table("The least gradient and its bounds", HEAD, _rows(found))
+    news, *more = sentences(run)
+    name = run.config.name or "a config"
+    numbers = doc.table("The least gradient and its bounds", HEAD, _rows(run))
+    notes = [*(doc.note(each, page_only=False) for each in more), doc.note(RULES)]
     caption = "Below the grey rule a bound says more than the first model does."
     again = doc.paragraph("Save the config and give it to ", doc.Code("sparsefed certify CONFIG --convergence"))
-    looked = ((f"{p.rounds:,}", f"{p.loss:.4g}", length(p.gradient), length(p.moment)) for p in found.points)
+    looked = ((f"{p.rounds:,}", f"{p.loss:.4g}", length(p.gradient), length(p.moment)) for p in run.points)
     points = doc.table("The models that were looked at", ("After round", "f", GRADIENT, "E‖g‖²"), looked)
     parts = (
-        doc.section(
-            "Summary",
-            doc.paragraph(news, kind="verdict"),
-            numbers,
-            [doc.note(each, page_only=False) for each in more],
-            doc.note(RULES),
-            terminal=True,
-        ),
-        doc.section("Curves", doc.Figure("convergence", chart(found), caption)),
-        doc.section("Config", doc.fold("Config", doc.Listing(toml.dumps(configs.dump(found.config))))),
+        doc.section("Summary", doc.paragraph(news, kind="verdict"), numbers, notes, terminal=True),
+        doc.section("Curves", doc.Figure("convergence", chart(run), caption)),
+        doc.section("Config", doc.fold("Config", doc.Listing(toml.dumps(configs.dump(run.config))))),
         doc.section("How to run it again", again, doc.fold("The models that were looked at", points)),
     )
-    rounds = f"{len(found.deltas):,} rounds of a softmax layer with top {found.k:,} of {found.d:,} in {name}."
+    rounds = f"{len(run.deltas):,} rounds of a softmax layer with top {run.k:,} of {run.d:,} in {name}."
     return doc.Document(f"SparseFed: convergence of {name}", rounds, parts, heading="SparseFed convergence")
