@@ -8,10 +8,13 @@ do set their number themselves.
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded; also for the processes that tests start
+STATE = tempfile.TemporaryDirectory(prefix="sparsefed-state-")  # what this machine remembers; gone with the tests
+os.environ["XDG_STATE_HOME"] = STATE.name
 
 import pytest
 import torch

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from pydantic import ValidationError
 
+from sparsefed import trust
 from sparsefed.config import templates as bases
 from sparsefed.config.live import live_names
 from sparsefed.config.lookup import check, check_without_k, example, takes_peak
@@ -62,7 +63,20 @@ def _called_like(path: Path, config: Config) -> Config:
     return config if config.name else config.model_copy(update={"name": path.stem})
 
 
+def of_run(table: Mapping[str, Any], folder: Path) -> Config:
+    """Return the config of a run folder; refuse one that names code, unless this machine wrote it or it is trusted."""
+    trust.require(table, folder / "config.toml")
+    return parse(table, source=str(folder / "config.toml"))
+
+
 def _table(path: Path) -> dict[str, Any]:
+    table = _toml(path)
+    if trust.is_written_by_command(path):
+        trust.require(table, path)
+    return table
+
+
+def _toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
