@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded; also for the processes that tests start
-STATE = tempfile.TemporaryDirectory(prefix="sparsefed-state-")  # what this machine remembers; gone with the tests
-os.environ["XDG_STATE_HOME"] = STATE.name
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="sparsefed-state-")  # what a machine remembers about trust
 
 import pytest
 import torch

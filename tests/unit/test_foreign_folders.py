@@ -87,11 +87,11 @@ def test_code_that_a_foreign_folder_names_is_not_run(where: str, folder: Path, m
     assert imported == []
 
 
-def test_consent_and_what_this_machine_wrote_are_trusted(folder: Path, tmp_path: Path) -> None:
+def test_consent_and_what_this_machine_wrote_are_trusted(tmp_path: Path) -> None:
     own = make(tmp_path / "own", defense={"name": "sparsefed.defenses:median"})
     assert Simulation.from_run(own).round == 6
     (tmp_path / "state/sparsefed/trusted_configs").unlink()
-    with pytest.raises(ConfigError, match="sparsefed.defenses:median"):
+    with pytest.raises(ConfigError, match=r"sparsefed\.defenses:median"):
         Simulation.from_run(own)
     assert Simulation.from_run(own, trust=True).round == 6
     with trust.consent():
@@ -251,6 +251,6 @@ def test_a_line_with_a_checksum_is_whole_or_nothing() -> None:
 )
 def test_an_odd_manifest_is_one_sentence(manifest: str, folder: Path) -> None:
     (folder / runs.MANIFEST).write_text(manifest)
-    with pytest.raises(RunError, match="manifest.json is damaged") as caught:
+    with pytest.raises(RunError, match=r"manifest\.json is damaged") as caught:
         runs.load_run(folder)
     assert len(str(caught.value)) < 700

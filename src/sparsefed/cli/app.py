@@ -12,6 +12,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from sparsefed.cli.printable import PrintableConsole
+
 if TYPE_CHECKING:
     from sparsefed.reports.result import Report
 
@@ -32,8 +34,8 @@ app.add_typer(data_app, name="data")
 
 INTERRUPTED = 130  # the shells' exit code for "ended by Ctrl-C"
 
-console = Console()
-errors = Console(stderr=True)
+console = PrintableConsole()
+errors = PrintableConsole(stderr=True)
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="A config file in TOML.", show_default=False)]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.", show_default=False)]
