@@ -267,6 +267,7 @@ def execute(
     reports: Callable[[ServerState], Iterator[RoundReport]],
     checkpoint_every: int,
     watch: Callable[[RoundReport], None] = lambda report: None,  # noqa: ARG005
+    conclude: Callable[[], Mapping[str, Any]] = dict,
 ) -> None:
     """Run from the folder's last checkpoint (a new run from `begin`) to the end.
 
@@ -278,6 +279,7 @@ def execute(
         reports: yields the reports of the rounds that follow a state.
         checkpoint_every: rounds between checkpoints.
         watch: called with the report of every round, after it has been written.
+        conclude: returns facts for the manifest of a run that has just finished.
     """
     load_config(folder)
     with locked(folder):
@@ -297,7 +299,7 @@ def execute(
             finally:
                 if last is not saved:
                     _checkpoint(folder, metrics, last)
-                note(folder, status=status, round=last.round)
+                note(folder, status=status, round=last.round, **(conclude() if status == "finished" else {}))
 
 
 def save(
