@@ -22,6 +22,8 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
+from tests.support import data_synthetic as tiny
+from tests.support import images_synthetic as images
 
 from fuzz import mutate
 from fuzz.driver import Call, MakeCase
@@ -33,8 +35,6 @@ from sparsefed.data.record import DataFile, DataSet
 from sparsefed.data.sets import cifar10, femnist, mnist_by_writer, reddit, shakespeare
 from sparsefed.data.sets.text_sets import text_set
 from sparsefed.data.sources import archive
-from tests.support import data_synthetic as tiny
-from tests.support import images_synthetic as images
 
 CORPUS = Path(__file__).with_name("corpus")
 Random = np.random.Generator
@@ -295,7 +295,7 @@ def _odd_array(random: Random, n: int) -> Any:
     if kind in ("U2", "S3", "?"):
         return random.integers(0, 2, shape).astype(kind)
     array = np.frombuffer(raw, kind).reshape(shape)
-    return array if random.random() < 0.5 or array.dtype.kind not in "iuf" else np.abs(array) % 3
+    return array if random.random() < 0.5 or array.dtype.kind not in "iuf" else np.abs(np.nan_to_num(array)) % 3
 
 
 def _odd_value(random: Random, n: int) -> Any:

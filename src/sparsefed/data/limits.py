@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import IO, TypeVar
@@ -52,7 +53,7 @@ def guarded(*passing: type[Exception]) -> Iterator[None]:
 class GuardedStream(io.BufferedIOBase):
     """A stream to read whose errors are all DamagedError, and that ends in one where its content exceeds a limit."""
 
-    def __init__(self, stream: IO[bytes], limit: int, explained: Callable[[Exception], DamagedError]) -> None:
+    def __init__(self, stream: IO[bytes], limit: int | None, explained: Callable[[Exception], DamagedError]) -> None:
         self._stream, self._limit, self._explained = stream, limit, explained
 
     def readable(self) -> bool:
@@ -65,30 +66,27 @@ class GuardedStream(io.BufferedIOBase):
         return self._stream.tell()
 
     def read(self, size: int | None = -1) -> bytes:
-        left = -1 if size is None else size
-        if 0 <= left <= CHUNK:
-            return self._guard(lambda: self._stream.read(left))
-        chunks = []
-        while left and (chunk := self._guard(lambda: self._stream.read(CHUNK if left < 0 else min(CHUNK, left)))):
-            chunks.append(chunk)
-            left -= len(chunk) if left > 0 else 0
-        return b"".join(chunks)
+        left = sys.maxsize if size is None or size < 0 else size
+        chunks = [self._guard(self._stream.read, min(CHUNK, left))]
+        while chunks[-1] and (left := left - len(chunks[-1])):
+            chunks.append(self._guard(self._stream.read, min(CHUNK, left)))
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     def readline(self, size: int | None = -1) -> bytes:
-        return self._guard(lambda: self._stream.readline(-1 if size is None else size))
+        return self._guard(self._stream.readline, -1 if size is None else size)
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        if whence == os.SEEK_END:  # by reading, which keeps to the limit
+        if whence == os.SEEK_END and self._limit is not None:  # by reading, which keeps to the limit
             while self.read(CHUNK):
                 pass
             whence, offset = os.SEEK_SET, self.tell() + offset
-        return self._guard(lambda: self._stream.seek(offset, whence))
+        return self._guard(self._stream.seek, offset, whence)
 
-    def _guard(self, act: Callable[[], T]) -> T:
+    def _guard(self, act: Callable[..., T], *arguments: int) -> T:
         try:
-            result = act()
+            result = act(*arguments)
         except Exception as error:
             raise self._explained(error) from error
-        if self._stream.tell() > self._limit:
+        if self._limit is not None and self._stream.tell() > self._limit:
             raise DamagedError(f"is not to be unpacked: it holds more than {self._limit} bytes")
         return result

@@ -14,7 +14,6 @@ import numpy as np
 from sparsefed.data import limits
 from sparsefed.data.record import DamagedError
 
-
 READ_HEADER = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 

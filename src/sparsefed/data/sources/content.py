@@ -10,7 +10,6 @@ import gzip
 import hashlib
 import lzma
 import os
-import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -118,10 +117,10 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
     except OSError as error:
         raise _explained(error) from error
     with raw:
-        start = GuardedStream(raw, sys.maxsize, _explained).read(len(XZ_MAGIC))
+        start = GuardedStream(raw, None, _explained).read(len(XZ_MAGIC))
         raw.seek(0)
         with _plain(raw, start) as stream:
-            limit = sys.maxsize if stream is raw else limits.most(path.stat().st_size)
+            limit = None if stream is raw else limits.most(path.stat().st_size)
             yield cast("IO[bytes]", GuardedStream(cast("IO[bytes]", stream), limit, _explained))
 
 
