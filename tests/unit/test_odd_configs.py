@@ -50,7 +50,7 @@ ODD: dict[str, dict[str, Any]] = {
     "an endless name": {"name": "x" * 100_000},
     "an endless list": {"threat": {"ids": list(range(20_000))}},
     "an infinite step": {"train": {"lr": float("inf")}},
-    "a wide model": {"model": {"name": "mlp", "widths": [10**9, 10**9]}},
+    "a wide model": {"model": {"name": "mlp", "hidden": [10**9, 10**9]}},
 }
 
 

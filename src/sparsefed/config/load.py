@@ -201,7 +201,7 @@ def _set(table: dict[str, Any], override: str) -> None:
     for part in path:
         table = table.setdefault(part, {})
         if not isinstance(table, dict):
-            raise ConfigError(f"--set {override}: '{part}' is a value, not a table")
+            raise ConfigError(f"--set {quoted(override)}: '{part}' is a value, not a table")
     table[last] = value_of(text)
 
 
