@@ -22,6 +22,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -132,16 +133,16 @@ def _finish(job: Job, folder: Path) -> None:
 def orphans(session: int) -> list[int]:
     """Return the processes of a session, waiting for those that are about to end."""
     end = time.monotonic() + ORPHAN_SECONDS
-    while left := [pid for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))) if _session(pid) == session]:
+    while left := [int(path.name) for path in Path("/proc").glob("[0-9]*") if _session(path) == session]:
         if time.monotonic() > end:
             return left
         time.sleep(0.1)
     return []
 
 
-def _session(pid: int) -> int:
+def _session(process: Path) -> int:
     try:
-        state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        state, *rest = (process / "stat").read_text().rpartition(")")[2].split()
     except OSError:
         return -1
     return -1 if state == "Z" else int(rest[2])
@@ -182,9 +183,11 @@ def kill_once(job: Job, folder: Path, draw: random.Random) -> bool:
 
 
 def _newest(folder: Path) -> float:
-    return max(
-        (path.stat().st_mtime for path in [folder / "out", *folder.glob("out/**/*")] if path.exists()), default=0
-    )
+    times = []
+    for path in folder.glob("out/**/*"):
+        with suppress(FileNotFoundError):  # gone in between
+            times.append(path.stat().st_mtime)
+    return max(times, default=0.0)
 
 
 def soak(kills: int, seed: int, jobs: tuple[Job, ...] = JOBS, each: int = 8) -> tuple[Counter[str], list[str]]:
