@@ -8,10 +8,12 @@ do set their number themselves.
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded; also for the processes that tests start
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="sparsefed-state-")  # what a machine remembers about trust
 
 import pytest
 import torch

@@ -10,7 +10,6 @@ bit, for the same updates.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,8 +19,6 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor, nn
 
 from sparsefed.core.errors import ConfigError, RunError
@@ -32,6 +29,7 @@ from sparsefed.defenses.aggregate import BLOCK_BYTES
 from sparsefed.defenses.modes import Mode, PresetName
 from sparsefed.defenses.pipeline import CLIPPED_BEYOND, LARGEST_NORM
 from sparsefed.kernels.blocks import RowsBlock, as_blocks
+from sparsefed.runs import checkpoint
 from sparsefed.runs.disk import write_atomically
 from sparsefed.runs.folder import goes_on
 
@@ -194,8 +192,7 @@ class Server:
             RunError: if the file cannot be written.
         """
         tensors = _tensors(self._theta, self._memory)
-        header = {_HEADER: json.dumps({"round": self._round, "rule": repr(self.rule)})}
-        content = save({name: tensor.contiguous() for name, tensor in tensors.items()}, header)
+        content = checkpoint.dumps(tensors, {"round": self._round, "rule": repr(self.rule)}, _HEADER)
         try:
             write_atomically(Path(path), content)
         except OSError as error:
@@ -219,11 +216,9 @@ class Server:
         """
         server = cls(rule, like=like, **options)
         try:
-            with safe_open(Path(path), framework="pt") as file:
-                header = json.loads((file.metadata() or {})[_HEADER])
-                state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-                state["round"] = torch.tensor(int(header["round"]))
-        except (OSError, SafetensorError, KeyError, ValueError, TypeError) as error:
+            state, header = checkpoint.loads(Path(path).read_bytes(), _HEADER, ("round", "rule"))
+            state["round"] = torch.tensor(int(header["round"]))
+        except (OSError, ValueError, TypeError, OverflowError, RuntimeError) as error:
             raise RunError(f"{path} is no saved server, or is damaged ({error}); use another copy") from error
         server.load_state_dict(state)
         return server

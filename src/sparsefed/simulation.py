@@ -34,6 +34,7 @@ from sparsefed.core.types import Arrays, Defense, Partition
 from sparsefed.data import DataSet
 from sparsefed.data.own import from_arrays
 from sparsefed.trackers import Tracker, scalars
+from sparsefed.trust import consent
 
 Watcher = Callable[[RoundReport], None]
 
@@ -116,12 +117,18 @@ class Simulation:
         return simulation
 
     @classmethod
-    def from_run(cls, folder: str | Path) -> Simulation:
+    def from_run(cls, folder: str | Path, trust: bool = False) -> Simulation:
         """Return the simulation of a run folder at its last checkpoint; resumed runs are identical to the bit.
+
+        Args:
+            folder: A folder that a run was saved to.
+            trust: Whether to import the functions that its config names (`module:function`), if the folder was written
+                on another machine.
 
         Raises:
             RunError: The folder holds no run, or a damaged one.
-            ConfigError: The run used objects of another process; rebuild that simulation and call `restore`.
+            ConfigError: The run used objects of another process (rebuild that simulation and call `restore`), or its
+                config names code of a folder that is not trusted.
         """
         table = runs.load_config(Path(folder))
         if names := live.live_names(table):
@@ -129,7 +136,9 @@ class Simulation:
                 f"{folder} was saved by a simulation with objects ({', '.join(names)}); build it in Python as it was "
                 "built then, and call restore on it"
             )
-        return cls.from_config(table).restore(folder)
+        with consent(trust):
+            config = configs.of_run(table, Path(folder))
+        return cls.from_config(config).restore(folder)
 
     def _begin(self, config: Config, on_round: Watcher | Iterable[Watcher], trackers: Iterable[Tracker]) -> None:
         self.config = config

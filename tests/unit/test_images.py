@@ -159,7 +159,7 @@ def test_strips_of_the_wrong_kind(cache: Path) -> None:
         (packed([b"\x89PNG" + good[4:]]), "no WebP image"),
         (npz(offsets=np.array([0]), y=y), "no item named 'webp.npy'"),
         (npz(webp=np.zeros(3, np.uint8), y=y), "no item named 'offsets.npy'"),
-        (npz(webp=np.array([{}]), offsets=np.array([{}], object), y=y), "damaged|Object arrays"),
+        (npz(webp=np.array([{}]), offsets=np.array([{}], object), y=y), "its offsets is object"),
     ):
         write(cache / "cifar10", {**small.packed, "cifar10_train.npz": raw})
         with pytest.raises(DataError, match=words) as caught:

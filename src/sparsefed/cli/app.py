@@ -12,6 +12,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from sparsefed.cli.printable import PrintableConsole
+
 if TYPE_CHECKING:
     from sparsefed.core.progress import OnProgress
     from sparsefed.reports.result import Report
@@ -33,8 +35,8 @@ app.add_typer(data_app, name="data")
 
 INTERRUPTED = 130  # the shells' exit code for "ended by Ctrl-C"
 
-console = Console()
-errors = Console(stderr=True)
+console = PrintableConsole()
+errors = PrintableConsole(stderr=True)
 
 
 def argument(metavar: str, help: str) -> Any:

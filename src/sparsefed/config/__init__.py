@@ -9,7 +9,7 @@ made. Wherever a name is accepted, `"my_package.my_module:my_function"` is too. 
 from __future__ import annotations
 
 from sparsefed.config.build import BuiltSimulation, build, build_all, deal
-from sparsefed.config.load import as_config, dump, is_live, load_without_k, parse, read, twins, value_of
+from sparsefed.config.load import as_config, dump, is_live, load_without_k, of_run, parse, read, twins, value_of
 from sparsefed.config.lookup import attacker, dataset, resolve, rule, takes_k
 from sparsefed.config.schema import Config, DataTable, Named
 
@@ -27,6 +27,7 @@ __all__ = [
     "dump",
     "is_live",
     "load_without_k",
+    "of_run",
     "parse",
     "read",
     "resolve",

@@ -17,7 +17,7 @@ from sparsefed.config import lookup as names
 from sparsefed.config.schema import Config
 from sparsefed.core.dtypes import computed_in
 from sparsefed.core.engine import LocalPlan
-from sparsefed.core.errors import ConfigError
+from sparsefed.core.errors import ConfigError, quoted
 from sparsefed.core.federation import SAMPLING, Federation, federate, rounds_per_epoch
 from sparsefed.core.metrics import class_accuracies
 from sparsefed.core.rng import integer_seed, rng
@@ -32,6 +32,7 @@ from sparsefed.theory.privacy import Guarantee, of_run
 
 ROOT = 100  # examples of a server that needs some, unless configured (as in FLTrust's experiments)
 PORTRAYED = 60  # devices whose examples the manifest counts, for the figure in a report
+MOST_PARAMETERS = 2**31  # of a model: 8 GB of float32
 SCORES = 2**24  # outputs per evaluation batch at most: 64 MB of float32
 
 
@@ -132,14 +133,24 @@ def _check_kind(config: Config, arrays: Arrays) -> None:
 def _built(config: Config, shape: tuple[int, ...], classes: int) -> nn.Module:
     model = config.model
     try:
+        _require_buildable(config, shape, classes)
         module = names.model(config)(shape, classes, **model.params)
-    except (RuntimeError, ValueError) as error:
-        raise ConfigError(f"model {model.name} cannot be built with {model.params}: {error}") from error
+    except (RuntimeError, ValueError, TypeError, OverflowError, MemoryError, ConfigError) as error:
+        raise ConfigError(f"model {model.name} cannot be built with {quoted(model.params)}: {error}") from error
     if not isinstance(module, nn.Module):
         raise ConfigError(
             f"model '{model.name}' makes a thing of type {type(module).__name__}; it must return an nn.Module"
         )
     return module
+
+
+def _require_buildable(config: Config, shape: tuple[int, ...], classes: int) -> None:
+    """Refuse a registered model of absurd size before memory is allocated for it."""
+    if config.model.name in MODELS:
+        with torch.device("meta"):
+            shell = names.model(config)(shape, classes, **config.model.params)
+        if (count := sum(parameter.numel() for parameter in shell.parameters())) > MOST_PARAMETERS:
+            raise ConfigError(f"it has {count:,} parameters; at most {MOST_PARAMETERS:,} can be simulated")
 
 
 def deal(config: Config, arrays: Arrays) -> Partition:

@@ -10,11 +10,12 @@ from typing import Any, Protocol
 
 from pydantic import ValidationError
 
+from sparsefed import trust
 from sparsefed.config import templates as bases
 from sparsefed.config.live import live_names
 from sparsefed.config.lookup import check, check_without_k, example, takes_peak
-from sparsefed.config.schema import Config, Named
-from sparsefed.core.errors import ConfigError, unknown
+from sparsefed.config.schema import MOST_ROUNDS, Config, Named
+from sparsefed.core.errors import ConfigError, quoted, unknown
 from sparsefed.core.schedule import epochs_in_rounds
 from sparsefed.core.threat import WHO
 
@@ -62,7 +63,20 @@ def _called_like(path: Path, config: Config) -> Config:
     return config if config.name else config.model_copy(update={"name": path.stem})
 
 
+def of_run(table: Mapping[str, Any], folder: Path) -> Config:
+    """Return the config of a run folder; refuse one that names code, unless this machine wrote it or it is trusted."""
+    trust.require(table, folder / "config.toml")
+    return parse(table, source=str(folder / "config.toml"))
+
+
 def _table(path: Path) -> dict[str, Any]:
+    table = _toml(path)
+    if trust.is_written_by_command(path):
+        trust.require(table, path)
+    return table
+
+
+def _toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
@@ -71,7 +85,9 @@ def _table(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is not a config: it is not even text; give a TOML file") from None
     except OSError as error:
         raise ConfigError(f"{path} cannot be read ({error.strerror}); give a config file in TOML") from None
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError:
+        raise ConfigError(f"{path} is nested too deeply for a config; {_LIMITS}") from None
+    except ValueError as error:  # of TOML, or an integer of thousands of digits
         raise ConfigError(f"{path} is not valid TOML: {_lowered(str(error))}") from None
 
 
@@ -92,10 +108,12 @@ def parse(
     Raises:
         ConfigError: names every problem, and the source.
     """
-    merged: dict[str, Any] = _copied(table)
-    for override in overrides:
-        _set(merged, override)
     try:
+        _require_modest(table)
+        merged: dict[str, Any] = _copied(table)
+        for override in overrides:
+            _set(merged, override)
+        _require_modest(merged)
         config = _timed(Config.model_validate(_on_its_base(merged)))
         rules(config)
     except ValidationError as error:
@@ -104,6 +122,27 @@ def parse(
     except ConfigError as error:
         raise ConfigError(_from(source) + str(error)) from error
     return config
+
+
+DEPTH, LENGTH, DIGITS = 8, 10_000, 2**63  # of tables in tables, of a text or a list, of a whole number
+_LIMITS = f"tables go {DEPTH} deep, texts and lists have {LENGTH:,} characters or values at most"
+
+
+def _require_modest(value: Any, key: str = "", depth: int = 0) -> None:
+    """Refuse what no config needs before anything is made of it: bottomless tables, endless texts, huge numbers."""
+    if depth > DEPTH or (isinstance(value, str | list | tuple | Mapping) and len(value) > LENGTH):
+        raise ConfigError(f"{key[:80] or 'the config'} is too deep or too long; {_LIMITS}")
+    if isinstance(value, int) and abs(value) >= DIGITS:
+        raise ConfigError(f"{key} is a whole number of more than 64 bits; no key of a config takes one")
+    if isinstance(value, str) and any(ord(char) < 32 or 127 <= ord(char) < 160 for char in value):
+        raise ConfigError(f"{key} is {quoted(value)}, which has control characters; leave them out")
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            _require_modest(str(name), "a key", depth + 1)
+            _require_modest(inner, f"{key}.{name}" if key else str(name), depth + 1)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            _require_modest(inner, key, depth + 1)
 
 
 def _on_its_base(table: dict[str, Any]) -> dict[str, Any]:
@@ -122,6 +161,8 @@ def _timed(config: Config) -> Config:
     train, devices, rounds = config.train, config.data.devices, config.rounds
     if config.epochs is not None:
         rounds = epochs_in_rounds(config.epochs, devices, train.cohort)
+        if rounds > MOST_ROUNDS:
+            raise ConfigError(f"epochs = {config.epochs:g} are {rounds} rounds; use at most {MOST_ROUNDS} rounds")
         if "rounds" in config.model_fields_set and config.rounds != rounds:
             raise ConfigError(
                 f"rounds = {config.rounds} and epochs = {config.epochs:g} contradict each other: with {devices} "
@@ -155,12 +196,12 @@ def _set(table: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     *path, last = (part.strip() for part in key.split("."))
     if not equals or not all((*path, last)):
-        raise ConfigError(f"--set takes key=value, for instance --set defense.k=1000, but was given '{override}'")
+        raise ConfigError(f"--set takes key=value, for instance --set defense.k=1000, but was given {quoted(override)}")
     bases.replace(table, ".".join((*path, last)))
     for part in path:
         table = table.setdefault(part, {})
         if not isinstance(table, dict):
-            raise ConfigError(f"--set {override}: '{part}' is a value, not a table")
+            raise ConfigError(f"--set {quoted(override)}: '{part}' is a value, not a table")
     table[last] = value_of(text)
 
 
@@ -168,7 +209,7 @@ def value_of(text: str) -> Any:
     """Parse a value in TOML syntax; text that is not valid TOML is a string."""
     try:
         table = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text.strip()
     return table["value"] if len(table) == 1 else text.strip()
 
@@ -192,11 +233,11 @@ def _sentence(problem: Any) -> str:
     if kind == "missing":
         return f"{where} is missing; {example(path[0])}"
     if kind in ("model_type", "model_attributes_type"):
-        return f"{where} is {given!r}, but must be a table; {example(where)}"
+        return f"{where} is {quoted(given)}, but must be a table; {example(where)}"
     if kind == "literal_error" and isinstance(given, str):
         return unknown(where, given, re.findall(r"'([^']+)'", problem["ctx"]["expected"]))
     allowed = _MUST_BE.get(kind) or re.sub(r"^(Input should be|Value error,) ", "", problem["msg"])
-    return f"{where} is {given!r}, but must be {allowed}"
+    return f"{where} is {quoted(given)}, but must be {allowed}"
 
 
 def _valid_keys(path: Sequence[str]) -> Sequence[str]:

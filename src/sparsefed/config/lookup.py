@@ -27,6 +27,8 @@ from sparsefed.defenses import DEFENSES, RuleInfo, assemble, rule_info
 from sparsefed.engines import ENGINES
 from sparsefed.models import MODELS
 
+MOST_DEALT = 10**9  # examples of all devices together
+
 
 def resolve(kind: str, name: str, known: Mapping[str, Any]) -> Any:
     """Return the object of this name: a registered one, a live one, or `module:attribute`."""
@@ -67,6 +69,11 @@ def check(config: Config) -> None:
     devices, cohort = config.data.devices, config.train.cohort
     if devices is not None and cohort > devices:
         raise ConfigError(f"train.cohort is {cohort}, but there are only {devices} devices; use at most that")
+    if (devices or 1) * (config.data.per_device or 1) > MOST_DEALT:
+        raise ConfigError(
+            f"{devices} devices with {config.data.per_device} examples each do not fit into memory; use at most "
+            f"{MOST_DEALT:,} examples in all"
+        )
 
 
 def check_without_k(config: Config) -> None:

@@ -11,10 +11,13 @@ from sparsefed.core.engine import MEMORY_BUDGET
 from sparsefed.core.threat import WHO
 
 DEVICES = 10_000  # the default population
+MOST_DEVICES, MOST_ROUNDS, MOST = 10**7, 10**8, 10**6  # what fits into memory, and into a lifetime, with room to spare
 
 # Strict, because TOML has types: "5" is not a number and true is not 1.
 Whole = Annotated[int, Field(strict=True)]
-Count = Annotated[int, Field(strict=True, ge=1)]
+Count = Annotated[int, Field(strict=True, ge=1, le=MOST)]
+Devices = Annotated[int, Field(strict=True, ge=1, le=MOST_DEVICES)]
+Rounds = Annotated[int, Field(strict=True, ge=1, le=MOST_ROUNDS)]
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 
 
@@ -39,11 +42,11 @@ class DataTable(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
     name: str = "fmnist"
     partition: str = "one_class"
-    devices: Count | None = None  # None: one per user, if the partition is by_user
+    devices: Devices | None = None  # None: one per user, if the partition is by_user
     per_device: Count | None = None
     root: Count | None = None  # examples that the server itself holds; None: as many as the defense needs
     augment: str = "none"  # transformation of honest devices' images before training
-    vocabulary: Annotated[int, Field(strict=True, ge=5)] | None = None  # of text, with special tokens; None: default
+    vocabulary: Annotated[int, Field(strict=True, ge=5, le=MOST)] | None = None  # of text; None: its default
     length: Count | None = None  # of a sequence of text, in tokens; None: its default
 
     @property
@@ -100,10 +103,10 @@ class Config(_Table):
     name: str = ""
     seed: Whole = Field(0, ge=0)
     base: str = Field("", exclude=True)  # a config to start from; `parse` merges it in
-    rounds: Count = 2400
-    epochs: Number | None = Field(None, gt=0)  # instead of rounds: how often every device takes part
-    evaluate_every: Count = 25
-    checkpoint_every: Count = 50
+    rounds: Rounds = 2400
+    epochs: Number | None = Field(None, gt=0, le=MOST)  # instead of rounds: how often every device takes part
+    evaluate_every: Rounds = 25
+    checkpoint_every: Rounds = 50
     data: DataTable = DataTable()
     model: Named = Named(name="cnn")
     train: TrainTable = TrainTable()

@@ -26,6 +26,18 @@ def require(condition: bool, sentence: str) -> None:
     """Raise ConfigError with this sentence unless the condition holds."""
     if not condition:
         raise ConfigError(sentence)
+def quoted(value: object, longest: int = 80) -> str:
+    """Return a value for a message: in quotes, shortened, and without control characters.
+
+    >>> quoted("cn\x1b[31m"), quoted(7), quoted("x" * 99, longest=12)
+    ("'cn\\\\x1b[31m'", '7', "'xxxxxxx...'")
+    """
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # an integer of thousands of digits, or a bottomless table
+        return "a value too large to be shown"
+    text = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+    return text if len(text) <= longest else f"{text[: longest - 4]}...{text[-1]}"
 
 
 def unknown(kind: str, given: str, valid: Iterable[str]) -> str:
@@ -37,4 +49,4 @@ def unknown(kind: str, given: str, valid: Iterable[str]) -> str:
     names = sorted(valid)
     close = difflib.get_close_matches(given, names, n=1)
     hint = f" (did you mean '{close[0]}'?)" if close else ""
-    return f"unknown {kind} '{given}'{hint}; valid choices: {', '.join(names)}"
+    return f"unknown {kind} {quoted(given)}{hint}; valid choices: {', '.join(names)}"

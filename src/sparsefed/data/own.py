@@ -9,6 +9,7 @@ becomes one, by a draw that is the same every time.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,13 +19,15 @@ import numpy as np
 
 from sparsefed.core.errors import DataError, unknown
 from sparsefed.core.rng import rng
+from sparsefed.data import limits
 from sparsefed.data.moments import moments
-from sparsefed.data.record import DataSet
+from sparsefed.data.record import DamagedError, DataSet, printable
 
 if TYPE_CHECKING:
     from sparsefed.core.types import Arrays, IntArray, UInt8Array
 
 Size = tuple[int, int]  # height, width
+MOST_CLASSES = 10**6
 IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 
 
@@ -82,7 +85,7 @@ def from_folder(
             train = [path for path in every if _hashed(path.relative_to(root)) >= test_share]
         return _pictures(train, size, grey, user), _pictures(test, size, grey, None), None
 
-    return _dataset(name or root.name, examples, test_share)
+    return _dataset(name or root.name, examples, test_share, size)
 
 
 def from_huggingface(
@@ -107,20 +110,38 @@ def from_huggingface(
         tested = None if second is None else _columns(second, image, label, None, size, grey)
         return _columns(first, image, label, user, size, grey), tested, _label_names(first, label)
 
-    return _dataset(name, examples, test_share)
+    return _dataset(name, examples, test_share, size)
 
 
 # --- from examples to arrays -----------------------------------------------------------------------------------------
 
 
 def _dataset(
-    name: str, examples: Callable[[], tuple[Examples, Examples | None, Sequence[str] | None]], test_share: float
+    name: str,
+    examples: Callable[[], tuple[Examples, Examples | None, Sequence[str] | None]],
+    test_share: float,
+    size: Size | None = None,
 ) -> DataSet:
     def read(_: Any) -> Arrays:
-        train, test, classes = examples()
-        return arrays(name, train, test, classes, test_share)
+        try:
+            with limits.guarded():
+                _check_options(name, test_share, size)
+                train, test, classes = examples()
+                return arrays(name, train, test, classes, test_share)
+        except DamagedError as error:
+            raise DataError(f"{printable(name)} {error}") from error
+        except DataError as error:  # labels and paths in it are the user's
+            raise DataError(printable(error)) from error
 
     return DataSet(name=name, description=f"{name}, brought by the user", read=read, carried_by="the user's own code")
+
+
+def _check_options(name: str, test_share: float, size: Size | None) -> None:
+    if isinstance(test_share, bool) or not isinstance(test_share, int | float) or not 0 <= test_share <= 1:
+        raise DataError(f"{name}: test_share is {test_share!r}; give a number between 0 and 1")
+    whole = isinstance(size, tuple | list) and len(size) == 2 and all(isinstance(n, int) and n > 0 for n in size)
+    if size is not None and not whole:
+        raise DataError(f"{name}: size is {size!r}; give (height, width), both at least 1")
 
 
 def arrays(
@@ -129,7 +150,7 @@ def arrays(
     """Check everything and convert it to the arrays that the engines take."""
     from sparsefed.core.types import Arrays
 
-    x, labels = _inputs(name, train.x), np.asarray(train.y)
+    x, labels = _inputs(name, train.x), _labels(name, train.y)
     _same_length(name, "labels", labels, len(x))
     users = None if train.users is None else _numbered(np.asarray(train.users))
     if users is not None:
@@ -137,11 +158,13 @@ def arrays(
     if test is None:
         x, labels, users, x_test, labels_test = _cut(name, x, labels, users, test_share)
     else:
-        x_test, labels_test = _inputs(name, test.x), np.asarray(test.y)
+        x_test, labels_test = _inputs(name, test.x), _labels(name, test.y)
         _same_length(name, "test labels", labels_test, len(x_test))
     if x.shape[1:] != x_test.shape[1:]:
         raise DataError(f"{name}: training examples are {list(x.shape[1:])}, test examples {list(x_test.shape[1:])}")
-    known = tuple(classes) if classes is not None else _classes(name, labels, labels_test)
+    known = _classes(name, labels, labels_test) if classes is None else tuple(classes)
+    if not all(isinstance(each, str) for each in known) or len(set(known)) < len(known):
+        raise DataError(f"{name}: classes must be different names, but they are {known}")
     mean, std = moments(x) if x.ndim == 4 else ((), ())
     y, y_test = (_indices(name, each, known) for each in (labels, labels_test))
     return Arrays(name, x, y, x_test, y_test, known, mean, std, users)
@@ -151,6 +174,18 @@ def _inputs(name: str, given: Any) -> Any:
     """Return images as uint8 [N, H, W, C], a table as float32 or int64 [N, columns]."""
     x = np.asarray(given)
     return _table(name, x) if x.ndim == 2 else _images(name, x)
+
+
+def _labels(name: str, given: Any) -> Any:
+    """Return labels as whole numbers or names [N]."""
+    labels = np.asarray(given)
+    if labels.dtype.kind == "S":
+        labels = np.char.decode(labels, "utf-8")
+    if labels.dtype.kind not in "iubU":
+        raise DataError(f"{name}: labels must be whole numbers from 0 or names, but they are {labels.dtype}")
+    if labels.dtype.kind == "U" and not all(label.isprintable() for label in labels.ravel().tolist()):
+        raise DataError(f"{name}: labels must be printable names; rename those with control characters")
+    return labels
 
 
 def _table(name: str, x: Any) -> Any:
@@ -166,6 +201,8 @@ def _table(name: str, x: Any) -> Any:
         raise DataError(
             f"{name}: row {row}, column {column} of the table is {x[row, column]}; fill or drop such values"
         )
+    if np.abs(x).max() > np.finfo(np.float32).max:
+        raise DataError(f"{name}: the table has values beyond 3e38, the largest that training can hold; scale them")
     return np.ascontiguousarray(x, np.float32)
 
 
@@ -208,15 +245,18 @@ def _numbered(given: Any) -> IntArray:
 
 
 def _classes(name: str, labels: Any, more: Any) -> tuple[str, ...]:
-    if labels.dtype.kind in "iub":
-        return tuple(str(i) for i in range(int(max(labels.max(), more.max())) + 1))
-    if labels.dtype.kind not in "US":
-        raise DataError(f"{name}: labels must be whole numbers from 0 or names, but they are {labels.dtype}")
+    if labels.dtype.kind != more.dtype.kind and "U" in labels.dtype.kind + more.dtype.kind:
+        raise DataError(f"{name}: training labels are {labels.dtype}, test labels {more.dtype}; give the same kind")
+    if labels.dtype.kind != "U":
+        largest = int(max(labels.max(), more.max()))
+        if largest >= MOST_CLASSES:
+            raise DataError(f"{name}: there is a label {largest}; number the classes from 0, or give their names")
+        return tuple(str(i) for i in range(largest + 1))
     return tuple(sorted({str(label) for label in np.concatenate([labels, more]).tolist()}))
 
 
 def _indices(name: str, labels: Any, classes: tuple[str, ...]) -> IntArray:
-    if labels.dtype.kind in "US":
+    if labels.dtype.kind == "U":
         place = {label: i for i, label in enumerate(classes)}
         stray = sorted(set(labels.tolist()) - place.keys())
         if stray:
@@ -246,6 +286,9 @@ def _cut(name: str, x: UInt8Array, y: Any, users: IntArray | None, share: float)
 def _paths(root: Path) -> list[Path]:
     """Return the images of every class, sorted, so that the order is the same on every machine."""
     found = sorted(path for path in root.glob("*/*") if path.suffix.lower() in IMAGES and path.is_file())
+    odd = next((path.parent for path in found if not path.parent.name.isprintable()), None)
+    if odd is not None:
+        raise DataError(f"the folder {odd} has a name with control characters or not in UTF-8; rename it")
     if not found:
         raise DataError(f"{root} holds no images; give a folder with a folder of images ({', '.join(IMAGES)}) a class")
     return found
@@ -253,7 +296,7 @@ def _paths(root: Path) -> list[Path]:
 
 def _hashed(path: Path) -> float:
     """Return a number in [0, 1) that depends on the path alone."""
-    return int.from_bytes(hashlib.sha256(path.as_posix().encode()).digest()[:8], "big") / 2**64
+    return int.from_bytes(hashlib.sha256(os.fsencode(path.as_posix())).digest()[:8], "big") / 2**64
 
 
 def _pictures(paths: list[Path], size: Size | None, grey: bool, user: Callable[[Path], Any] | None) -> Examples:
@@ -261,15 +304,21 @@ def _pictures(paths: list[Path], size: Size | None, grey: bool, user: Callable[[
         raise DataError(
             "the hash of the paths left no training or no test image; change test_share, or make train/, test/"
         )
-    x = _stacked(len(paths), (_opened(path, size, grey) for path in paths), map(str, paths))
+    x = _stacked(len(paths), (_opened(path, size, grey) for path in paths), map(str, paths), sum(map(_bytes, paths)))
     return Examples(x, [path.parent.name for path in paths], None if user is None else [user(path) for path in paths])
 
 
-def _stacked(n: int, images: Any, names: Any) -> UInt8Array:
-    """Stack images into [n, H, W, C] one at a time, so that nothing is held twice."""
+def _bytes(path: Path) -> int:
+    return path.stat().st_size
+
+
+def _stacked(n: int, images: Any, names: Any, packed: int | None = None) -> UInt8Array:
+    """Stack images into [n, H, W, C] one at a time, so that nothing is held twice; `packed` are their bytes on disk."""
     out: UInt8Array | None = None
     for i, (image, name) in enumerate(zip(images, names, strict=False)):
         if out is None:
+            if packed is not None:
+                limits.check(n * image.size, packed, f"{n} images like {name}")
             out = np.empty((n, *image.shape), np.uint8)
         if image.shape != out.shape[1:]:
             raise DataError(
@@ -284,12 +333,13 @@ def _opened(path: Path, size: Size | None, grey: bool) -> UInt8Array:
     from PIL import Image, UnidentifiedImageError
 
     try:
-        with Image.open(path) as image:
+        with limits.guarded(UnidentifiedImageError), Image.open(path) as image:
+            limits.check(image.width * image.height * len(image.getbands()), _bytes(path), "it")
             return _pixels(image, size, grey)
     except UnidentifiedImageError:
         raise DataError(f"{path} is no image; delete it or replace it") from None
-    except (OSError, ValueError, Image.DecompressionBombError) as error:
-        raise DataError(f"{path} cannot be read as an image ({error}); replace it") from error
+    except DamagedError as error:
+        raise DataError(f"{path} cannot be read as an image: it {error}; replace it") from error
 
 
 def _pixels(image: Any, size: Size | None, grey: bool) -> UInt8Array:

@@ -21,12 +21,32 @@ Say = Callable[[str], None]  # takes one line of progress for the user
 State = Literal["built in", "found", "missing", "damaged"]
 
 
+LONGEST = 500  # characters of foreign text in a message
+
+
+def printable(text: object, longest: int = LONGEST) -> str:
+    r"""Return foreign text on one line, without control characters, cut where it is too long.
+
+    >>> printable("not\n\x1b[31mfound")
+    'not ?[31mfound'
+    """
+    whole = " ".join(str(text)[: 2 * longest].split())
+    shown = "".join(c if c.isprintable() else "?" for c in whole)
+    return shown if len(shown) <= longest else f"{shown[:longest]} ..."
+
+
 class DamagedError(DataError):
     """An error for damaged content; the message is a predicate ("is cut short"), and the caller names the file."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message))
 
 
 class SourceError(DataError):
     """An error for one source that could not deliver; the next one is tried."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message))
 
 
 @dataclass(frozen=True)

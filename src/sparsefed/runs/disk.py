@@ -7,6 +7,9 @@ import fcntl
 import json
 import math
 import os
+import re
+import stat
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +18,7 @@ from typing import Any, BinaryIO
 from sparsefed.core.errors import RunError
 
 CONFIG, MANIFEST, METRICS, CHECKPOINT = "config.toml", "manifest.json", "metrics.jsonl", "checkpoint.safetensors"
+TEXT_LIMIT = 2**26  # bytes of a config, a manifest or one line of the metrics: a thousand times what runs write
 _LOCK = ".lock"
 _CURES = {
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "make it writable"),
@@ -27,7 +31,7 @@ _CURES = {
 def locked(folder: Path) -> Iterator[None]:
     """Hold the lock of a run folder, or raise RunError if another process does; it ends with the process."""
     with disk(folder):
-        lock = (folder / _LOCK).open("w")
+        lock = open_plain(folder / _LOCK, os.O_RDWR | os.O_CREAT)
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -41,7 +45,7 @@ def is_locked(folder: Path) -> bool:
     path = folder / _LOCK
     if not path.exists():
         return False
-    with path.open("rb") as lock:
+    with open_plain(path) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -53,7 +57,7 @@ def is_locked(folder: Path) -> bool:
 def appending(folder: Path) -> Iterator[BinaryIO]:
     """Open the metrics file of a run for appending."""
     with disk(folder):
-        file = (folder / METRICS).open("ab")
+        file = open_plain(folder / METRICS, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:
         yield file
     finally:
@@ -61,14 +65,53 @@ def appending(folder: Path) -> Iterator[BinaryIO]:
             file.close()
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file completely or not at all: a reader sees the old content or the new."""
+def open_plain(path: Path, flags: int = os.O_RDONLY) -> BinaryIO:
+    """Open a file of a run folder; refuse links, pipes and devices, which would lead out of the folder or never end.
+
+    Raises:
+        RunError: The path is no plain file.
+        OSError: It cannot be opened.
+    """
+    try:
+        number = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            raise RunError(_not_plain(path)) from error
+        raise
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        os.close(number)
+        raise RunError(_not_plain(path))
+    mode = "rb" if flags & os.O_ACCMODE == os.O_RDONLY else "ab" if flags & os.O_APPEND else "rb+"
+    return os.fdopen(number, mode)
+
+
+def _not_plain(path: Path) -> str:
+    return f"{path} is a link, a pipe or a device where a run has a plain file; put the file itself there, or remove it"
+
+
+def read_bytes(path: Path, limit: int | None = TEXT_LIMIT) -> bytes:
+    """Return the content of a plain file of a run folder; refuse one that is larger than `limit` bytes."""
+    with open_plain(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if limit is not None and size > limit:
+            raise RunError(f"{path} has {size:,} bytes, which no run writes; put back what it was, or remove it")
+        return file.read()
+
+
+def write_atomically(path: Path, content: bytes, keep: Path | None = None) -> None:
+    """Write a file completely or not at all: a reader sees the old content or the new.
+
+    With `keep`, the file that was there is kept under that name; killed in between, a process leaves only that one.
+    """
     scratch = path.with_name(path.name + ".partial")
     try:
-        with scratch.open("wb") as file:
+        scratch.unlink(missing_ok=True)  # debris of a killed process, or a link that somebody put there
+        with open_plain(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
+        if keep is not None and os.path.lexists(path):
+            path.replace(keep)
         scratch.replace(path)
     except OSError:
         scratch.unlink(missing_ok=True)  # leave no debris on a full disk
@@ -102,8 +145,29 @@ def disk(folder: Path) -> Iterator[None]:
 
 
 def line(value: Mapping[str, Any]) -> bytes:
-    """Return a record as a line of JSON, with null for numbers that are not finite."""
-    return (json.dumps({key: _finite(item) for key, item in value.items()}, allow_nan=False) + "\n").encode()
+    """Return a record as a line of JSON that ends in a checksum, with null for numbers that are not finite.
+
+    >>> line({"round": 1})
+    b'{"round": 1, "crc32": "d9f40321"}\\n'
+    """
+    text = json.dumps({key: _finite(item) for key, item in value.items()}, allow_nan=False)
+    return f'{text[:-1]}, "crc32": "{zlib.crc32(text.encode()):08x}"}}\n'.encode()
+
+
+_SUM = re.compile(rb', "crc32": "([0-9a-f]{8})"\}\n\Z')
+
+
+def record_of(line: bytes) -> tuple[dict[str, Any], bool] | None:
+    """Return the record of a line of JSON, and whether it has a checksum; None if the line is damaged or cut off."""
+    checked = _SUM.search(line)
+    text = line[: checked.start()] + b"}" if checked else line
+    if not line.endswith(b"\n") or (checked and zlib.crc32(text) != int(checked[1], 16)):
+        return None
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return (record, checked is not None) if isinstance(record, dict) and "crc32" not in record else None
 
 
 def _finite(value: Any) -> Any:

@@ -4,46 +4,56 @@
     manifest.json           when, where, with which versions, and how far it got
     metrics.jsonl           one line per round
     checkpoint.safetensors  the whole server state: parameters and the defense's memory
+    previous.safetensors    the checkpoint before that
 
-A checkpoint replaces the previous one in a single step, after the metrics up to it have reached the disk. So a process
-that is killed at any moment leaves a folder from which `resume` continues, bit for bit the run it would have been.
-No result is ever deleted unless the caller requests it, and damage is an error, never a shorter run.
+A checkpoint takes its place in a single step, after the metrics up to it have reached the disk. So a process that is
+killed at any moment leaves a folder from which `resume` continues, bit for bit the run it would have been. Every file
+carries a checksum or has one in the manifest; a damaged checkpoint is replaced by the previous one, with a warning, and
+other damage is an error, never a shorter run. No result is ever deleted unless the caller requests it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as serialized
 from torch import Tensor
 
+from sparsefed import trust
 from sparsefed.core import toml
 from sparsefed.core.errors import RunError
 from sparsefed.core.round import RoundReport, ServerState
 from sparsefed.core.types import RunRecord
+from sparsefed.runs import checkpoint
 from sparsefed.runs.disk import (
     CHECKPOINT,
     CONFIG,
     MANIFEST,
     METRICS,
+    TEXT_LIMIT,
     appending,
     disk,
     is_locked,
     line,
     locked,
+    open_plain,
+    read_bytes,
+    record_of,
     write_atomically,
 )
 from sparsefed.runs.provenance import commit, manifest, now, versions
 
-_HEADER = "sparsefed"  # a single entry: several would be written in any order, making the files of equal runs differ
+PREVIOUS = "previous.safetensors"
+_HEADER = "sparsefed"
 _START_OVER = "delete it and resume: the run then starts from round 1"
+
+logger = logging.getLogger(__name__)
 
 
 # --- making ----------------------------------------------------------------------------------------------------------
@@ -56,10 +66,13 @@ def create(folder: Path, config: Mapping[str, Any], overwrite: bool = False) -> 
         folder.mkdir(parents=True, exist_ok=True)
     with locked(folder), disk(folder):
         # The manifest is replaced last: if killed in between, the run can be resumed from round 1.
-        for name in (CHECKPOINT, METRICS):
+        for name in (CHECKPOINT, PREVIOUS, METRICS):
             (folder / name).unlink(missing_ok=True)
+        if is_run(folder):
+            _write_manifest(folder, manifest(config))  # has no checksum of a config yet
         write_atomically(folder / CONFIG, toml.dumps(config).encode())
-        _write_manifest(folder, manifest(config))
+        _write_manifest(folder, manifest(config) | {"config": _fingerprint(folder)})
+    trust.remember(config)
 
 
 def refuse_overwriting(folder: Path, config: Mapping[str, Any], overwrite: bool = False) -> None:
@@ -104,7 +117,7 @@ def load_run(folder: Path) -> RunRecord:
     config, manifest = load_config(folder), _load_manifest(folder)
     if manifest.get("status") == "running" and not is_locked(folder):
         manifest["status"] = "interrupted"
-    rows = tuple(row for _, row in _rows(folder, int(manifest.get("round", 0))))
+    rows = tuple(_rows(folder, manifest.get("round", 0)))
     return RunRecord(str(config.get("name") or folder.name), config, manifest, rows, folder)
 
 
@@ -127,34 +140,57 @@ def load_config(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise RunError(f"{folder} is not a run folder (it has no {CONFIG}); give a folder that `sparsefed run` made")
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        table = tomllib.loads(read_bytes(path).decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RunError(f"{path} is damaged ({error}); put back what it was, or start the run anew") from error
+    if is_run(folder):
+        _require_unchanged(folder, _load_manifest(folder).get("config"))
+    return table
 
 
 def load_state(folder: Path) -> ServerState | None:
-    """Load the state at the last checkpoint; return None if the run did not reach its first."""
-    path = folder / CHECKPOINT
-    if not path.exists():
-        return None
-    try:
-        with safe_open(path, framework="pt") as file:
-            header = json.loads((file.metadata() or {})[_HEADER])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-        defense = {name.removeprefix("defense."): t for name, t in tensors.items() if name != "theta"}
-        state, config = ServerState(int(header["round"]), tensors["theta"], defense), header["config"]
-    except (SafetensorError, KeyError, ValueError, TypeError) as error:
-        raise RunError(f"{path} is damaged ({error}); {_START_OVER}") from error
-    if config != _fingerprint(folder):
+    """Load the state at the last undamaged checkpoint; return None if the run did not reach its first."""
+    damaged: list[str] = []
+    for path in (folder / CHECKPOINT, folder / PREVIOUS):
+        if not os.path.lexists(path):
+            continue
+        try:
+            tensors, header = checkpoint.loads(read_bytes(path, limit=None), _HEADER, ("round", "config"))
+            state = _state(tensors, header["round"])
+        except (ValueError, KeyError) as error:
+            damaged.append(f"{path} is damaged ({error})")
+            continue
+        _require_unchanged(folder, str(header["config"]))
+        if damaged:
+            logger.warning("%s; going on from the previous checkpoint, of round %d", damaged[0], state.round)
+        return state
+    if damaged:
+        raise RunError(f"{', and '.join(damaged)}; {_START_OVER}")
+    return None
+
+
+def _state(tensors: Mapping[str, Tensor], round: Any) -> ServerState:
+    if not isinstance(round, int) or round < 0:
+        raise ValueError("its round is impossible")
+    defense = {name.removeprefix("defense."): tensor for name, tensor in tensors.items() if name != "theta"}
+    return ServerState(round, tensors["theta"], defense)
+
+
+def _tensors(state: ServerState) -> dict[str, Tensor]:
+    return {"theta": state.theta, **{f"defense.{name}": t for name, t in state.defense.items()}}
+
+
+def _require_unchanged(folder: Path, fingerprint: str | None) -> None:
+    """Refuse a run whose config is not the one it began with; runs of early versions have no record of that."""
+    if fingerprint is not None and fingerprint != _fingerprint(folder):
         raise RunError(
             f"{folder / CONFIG} was changed after the run had begun, so going on would be neither the one run nor the "
             f"other; undo the change, or run it elsewhere: `sparsefed run {folder / CONFIG} --out FOLDER`"
         )
-    return state
 
 
 def _fingerprint(folder: Path) -> str:
-    return hashlib.sha256((folder / CONFIG).read_bytes()).hexdigest()
+    return hashlib.sha256(read_bytes(folder / CONFIG)).hexdigest()
 
 
 def _load_manifest(folder: Path) -> dict[str, Any]:
@@ -162,38 +198,64 @@ def _load_manifest(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise RunError(f"{folder} is not a run folder (it has no {MANIFEST}); give a folder that `sparsefed run` made")
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError) as error:
+        manifest = dict(json.loads(read_bytes(path).decode()))
+        _check_manifest(manifest)
+    except (ValueError, TypeError, RecursionError) as error:
         lost = f"delete it and `sparsefed resume {folder}`: only the note of where and when the run began is lost"
         raise RunError(f"{path} is damaged ({error}); {lost}") from error
+    return manifest
+
+
+_TYPES: dict[str, type] = {
+    **dict.fromkeys(("created", "status", "command", "privacy", "config"), str),
+    **dict.fromkeys(("round", "parameters"), int),
+    **dict.fromkeys(("versions", "machine", "task"), dict),
+    "resumed": list,
+}
+
+
+def _check_manifest(manifest: dict[str, Any]) -> None:
+    """Raise ValueError if the manifest does not match its checksum, or has values of wrong types."""
+    if (checksum := manifest.pop("sha256", None)) is not None and checksum != _checksum(manifest):
+        raise ValueError("its checksum does not match")
+    for key, wanted in _TYPES.items():
+        if key in manifest and not isinstance(manifest[key], wanted):
+            raise ValueError(f"{key} is no {wanted.__name__}")
+    if not 0 <= manifest.get("round", 0) < 2**53:
+        raise ValueError("its round is impossible")
+
+
+def _checksum(manifest: Mapping[str, Any]) -> str:
+    """Return the checksum of what runs write into a manifest; remarks that people add to it do not count."""
+    ours = {key: manifest[key] for key in (*_TYPES, "rounds", "seed", "commit") if key in manifest}
+    return hashlib.sha256(json.dumps(ours).encode()).hexdigest()
 
 
 def _created(folder: Path) -> str:
     return str(_load_manifest(folder).get("created", ""))
 
 
-def _rows(folder: Path, least: int) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    """Yield the rounds in metrics.jsonl, as bytes and parsed, up to an incomplete line; raise if fewer than `least`."""
-    path, done = folder / METRICS, 0
-    if path.exists():
-        with path.open("rb") as file:
-            for line in file:
-                row = _row(line)
-                if row is None or row.get("round") != done + 1:
+def _rows(folder: Path, least: int) -> Iterator[dict[str, Any]]:
+    """Yield the rounds in metrics.jsonl, up to an incomplete line; raise if fewer than `least`."""
+    path, done, checked = folder / METRICS, 0, None
+    if os.path.lexists(path):
+        with open_plain(path) as file:
+            while (record := record_of(file.readline(TEXT_LIMIT))) is not None:
+                row, has_checksum = record
+                if row.get("round") != done + 1 or not all(map(_is_metric, row.values())):
                     break
-                done += 1
-                yield line, row
+                if checked not in (None, has_checksum):
+                    break
+                done, checked = done + 1, has_checksum
+                yield row
     if done < least:
-        both = f"delete it and {CHECKPOINT}, then resume: the run then starts from round 1"
+        both = "delete it and all checkpoints (*.safetensors), then resume: the run then starts from round 1"
         raise RunError(f"{path} is damaged (line {done + 1} is not round {done + 1} of the {least} saved); {both}")
 
 
-def _row(line: bytes) -> dict[str, Any] | None:
-    try:
-        row = json.loads(line) if line.endswith(b"\n") else None
-    except ValueError:
-        return None
-    return row if isinstance(row, dict) else None
+def _is_metric(value: Any) -> bool:
+    """Return whether a value can be a round's: a number, None for one that is not finite, or a list of such."""
+    return all(map(_is_metric, value)) if isinstance(value, list) else value is None or isinstance(value, int | float)
 
 
 # --- running ---------------------------------------------------------------------------------------------------------
@@ -205,6 +267,7 @@ def execute(
     reports: Callable[[ServerState], Iterator[RoundReport]],
     checkpoint_every: int,
     watch: Callable[[RoundReport], None] = lambda report: None,  # noqa: ARG005
+    conclude: Callable[[], Mapping[str, Any]] = dict,
 ) -> None:
     """Run from the folder's last checkpoint (a new run from `begin`) to the end.
 
@@ -216,6 +279,7 @@ def execute(
         reports: yields the reports of the rounds that follow a state.
         checkpoint_every: rounds between checkpoints.
         watch: called with the report of every round, after it has been written.
+        conclude: returns facts for the manifest of a run that has just finished.
     """
     load_config(folder)
     with locked(folder):
@@ -235,7 +299,7 @@ def execute(
             finally:
                 if last is not saved:
                     _checkpoint(folder, metrics, last)
-                note(folder, status=status, round=last.round)
+                note(folder, status=status, round=last.round, **(conclude() if status == "finished" else {}))
 
 
 def save(
@@ -274,7 +338,7 @@ def restore(folder: Path, table: Mapping[str, Any], begin: ServerState) -> tuple
     """Return the state and the rows of a run at its last checkpoint; refuse a run of another config."""
     _require_config(folder, table)
     state = _last_saved(folder, begin)
-    return state, [row for _, row in _rows(folder, state.round) if row["round"] <= state.round]
+    return state, [row for row in _rows(folder, state.round) if row["round"] <= state.round]
 
 
 def _require_config(folder: Path, table: Mapping[str, Any]) -> None:
@@ -313,10 +377,6 @@ def _described(state: ServerState) -> str:
     return f"{len(state.theta):,} parameters with {', '.join(sorted(state.defense)) or 'no state'}"
 
 
-def _tensors(state: ServerState) -> dict[str, Tensor]:
-    return {"theta": state.theta, **{f"defense.{name}": t for name, t in state.defense.items()}}
-
-
 def _append(folder: Path, metrics: BinaryIO, report: RoundReport) -> None:
     with disk(folder):
         metrics.write(line({**report.metrics, "seconds": round(report.seconds, 4)}))
@@ -325,17 +385,17 @@ def _append(folder: Path, metrics: BinaryIO, report: RoundReport) -> None:
 
 def _checkpoint(folder: Path, metrics: BinaryIO, state: ServerState) -> ServerState:
     """Write a checkpoint, after syncing the metrics: rounds before a checkpoint are always on the disk."""
-    header = json.dumps({"round": state.round, "config": _fingerprint(folder)})
-    content = serialized({name: t.contiguous() for name, t in _tensors(state).items()}, {_HEADER: header})
+    header = {"round": state.round, "config": _fingerprint(folder)}
+    content = checkpoint.dumps(_tensors(state), header, _HEADER)
     with disk(folder):
         os.fsync(metrics.fileno())
-        write_atomically(folder / CHECKPOINT, content)
+        write_atomically(folder / CHECKPOINT, content, keep=folder / PREVIOUS)
     return state
 
 
 def _forget_unsaved(folder: Path, saved: int) -> None:
     """Remove the rounds after the last checkpoint from the metrics; they are run again."""
-    kept = [line for line, row in _rows(folder, saved) if row["round"] <= saved]
+    kept = [line(row) for row in _rows(folder, saved) if row["round"] <= saved]
     with disk(folder):
         write_atomically(folder / METRICS, b"".join(kept))
 
@@ -356,4 +416,5 @@ def _resumed(folder: Path, round: int) -> dict[str, Any]:
 
 
 def _write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
-    write_atomically(folder / MANIFEST, (json.dumps(manifest, indent=2) + "\n").encode())
+    content = json.dumps({**manifest, "sha256": _checksum(manifest)}, indent=2)
+    write_atomically(folder / MANIFEST, (content + "\n").encode())

@@ -62,9 +62,10 @@ def run(
             on_start(state)
             return built.reports(state)
 
-        folders.execute(folder, built.begin(), reports, checkpoint_every, on_round)
-        record = folders.load_run(folder)
-        guarantee = built.privacy(max((int(row.get("dropped", 0)) for row in record.rows), default=0))
-        if guarantee:
-            folders.note(folder, privacy=guarantee.sentence)
+        def privacy() -> dict[str, str]:
+            dropped = (int(row.get("dropped", 0)) for row in folders.load_run(folder).rows)
+            guarantee = built.privacy(max(dropped, default=0))
+            return {"privacy": guarantee.sentence} if guarantee else {}
+
+        folders.execute(folder, built.begin(), reports, checkpoint_every, on_round, privacy)
     return folders.load_run(folder)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from sparsefed.core.errors import DataError
 from sparsefed.data.formats.tokens import Split
+from sparsefed.data.record import printable
 
 if TYPE_CHECKING:
     from sparsefed.core.types import UInt8Array
@@ -19,9 +20,9 @@ def parse(content: UInt8Array, split: Split, name: str) -> dict[str, list[list[s
         try:
             row = json.loads(line)
             user, text = row["user"], row["text"]
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise DataError(
-                f'line {number} of {name} is not JSON like {{"user": 1, "text": "..."}}: {error}'
+                f'line {number} of {name} is not JSON like {{"user": 1, "text": "..."}}: {printable(error)}'
             ) from error
         if not isinstance(text, str) or not isinstance(user, int | str):
             raise DataError(f"line {number} of {name} has a text that is no text, or a user that is no name or number")

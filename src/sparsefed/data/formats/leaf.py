@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, TypeVar
+from typing import IO, Any, NamedTuple, TypeVar
 
 from sparsefed.data.record import Content, DamagedError
 
@@ -27,12 +27,16 @@ def each_user(content: Content, name: str, convert: Callable[[Owned], T]) -> Ite
     """Yield `convert` of each user, a file at a time; a DamagedError that it raises is blamed on the file."""
     for path in content.paths(name):
         with content.open(path) as stream:
-            try:
-                found = json.load(stream)
-            except (ValueError, RecursionError) as error:
-                raise DamagedError(f"is no JSON file, or is cut short ({error})") from error
-            converted = [convert(owned) for owned in _users(found)]
+            converted = [convert(owned) for owned in _users(parsed(stream))]
         yield from converted
+
+
+def parsed(stream: IO[bytes]) -> Any:
+    """Return the object in a JSON file, or raise DamagedError."""
+    try:
+        return json.load(stream)
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(f"is no JSON file, or is cut short ({error})") from error
 
 
 def _users(found: Any) -> Iterator[Owned]:
@@ -44,7 +48,7 @@ def _users(found: Any) -> Iterator[Owned]:
             f"is damaged: it states {len(counts)} counts for {len(set(map(str, users)))} different users"
         )
     for user, count in zip(users, counts, strict=True):
-        yield _owned(str(user), count, data.get(user))
+        yield _owned(str(user), count, data.get(str(user)))
 
 
 def _owned(user: str, count: Any, data: Any) -> Owned:

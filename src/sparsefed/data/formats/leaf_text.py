@@ -14,10 +14,10 @@ Reddit counts the comments before the split.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from sparsefed.data.formats.leaf import parsed
 from sparsefed.data.formats.tokens import Texts
 from sparsefed.data.record import Content, DamagedError, DataFile
 
@@ -62,11 +62,7 @@ def _merged(content: Content, name: str, unpack: Unpack) -> dict[str, list[list[
     texts: dict[str, list[list[str]]] = {}
     for path in content.paths(name):
         with content.open(path) as stream:
-            try:
-                users = _users(json.load(stream))
-            except (ValueError, RecursionError) as error:
-                raise DamagedError(f"is no JSON file, or is cut short ({error})") from error
-            for user, data in users.items():
+            for user, data in _users(parsed(stream)).items():
                 if own := _texts(user, data, unpack):
                     texts.setdefault(user, []).extend(own)
     return texts

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 SPECIAL = ("<pad>", "<unk>", "<bos>", "<eos>")
 PAD, UNK, BOS, EOS = range(4)
+PLACES, SPARSEST = 2**26, 16  # places of all sequences that are always allowed; places a token beyond that
 HELD_OUT = 10  # one in so many of a user's texts, the last ones, is for the test
 
 # Markers of text removed for privacy; words, digits and letters together, with apostrophes inside; and any other
@@ -95,6 +96,11 @@ def pairs(texts: Texts, known: Sequence[str], length: int) -> Pairs:
     owned = [(user, text) for user, name in enumerate(sorted(texts)) for text in texts[name]]
     counts = np.array([len(text) + 1 for _, text in owned], np.int64)  # pairs per text
     rows = -(-counts // length)
+    if rows.sum() * length > max(PLACES, SPARSEST * counts.sum()):
+        raise DataError(
+            f"sequences of length {length} would be {rows.sum() * length} places for {counts.sum()} tokens; "
+            "choose a shorter length"
+        )
     starts = (np.cumsum(rows) - rows) * length - (np.cumsum(counts) - counts)
     places = np.repeat(starts, counts) + np.arange(counts.sum())  # place of each pair in the filled sequences
     x = np.full((int(rows.sum()), length), PAD, np.int32)

@@ -12,7 +12,7 @@ import os
 import zipfile
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 def decode(archive: zipfile.ZipFile, out: UInt8Array) -> None:
     """Fill `out` [N, H, W, 3] with the decoded strips, each of which is a part of it."""
-    offsets = npz.array(archive, "offsets")
+    sizes = _sizes(archive)
     flat = out.reshape(-1, *out.shape[2:])  # [N * H, W, 3]: a column of images, as the strips are
     threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with ThreadPoolExecutor(threads) as pool, archive.open("webp.npy") as member:
-        _skip_header(member)
+        npz.header(member)
         at, running = 0, deque[Future[None]]()
-        for size in np.diff(offsets).tolist():
+        for size in sizes:
             raw = member.read(size)
             height = _height(raw, flat.shape[1])
             if at + height > len(flat):
@@ -46,11 +46,13 @@ def decode(archive: zipfile.ZipFile, out: UInt8Array) -> None:
         raise DamagedError(f"holds {at // out.shape[1]} images; it should have {len(out)}")
 
 
-def _skip_header(member: IO[bytes]) -> None:
-    version = np.lib.format.read_magic(member)
-    if version != (1, 0):
-        raise DamagedError(f"is of the .npy version {version}; it should be (1, 0)")
-    np.lib.format.read_array_header_1_0(member)
+def _sizes(archive: zipfile.ZipFile) -> list[int]:
+    """Return the bytes of each strip."""
+    offsets = npz.array(archive, "offsets", "iu").astype(np.int64)
+    sizes = np.diff(offsets) if offsets.ndim == 1 else np.zeros(1)
+    if (sizes <= 0).any():
+        raise DamagedError("is damaged: its strips do not follow each other")
+    return [int(size) for size in sizes]
 
 
 def _height(raw: bytes, width: int) -> int:

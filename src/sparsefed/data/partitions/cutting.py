@@ -16,6 +16,7 @@ import numpy as np
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.types import IndexArray, IntArray, Partition
 
+MOST_DEVICES, MOST_DEALT = 10**8, 2**31
 _BLOCK = 2**18  # examples shuffled at a time: bounds what a partition needs beyond its result
 
 
@@ -144,6 +145,11 @@ def check(total: int, devices: int, per_device: int | None) -> None:
         raise ConfigError("there are no examples to deal; give a data set with at least one")
     if devices < 1:
         raise ConfigError(f"a federation needs at least 1 device, but was given {devices}")
+    if devices > MOST_DEVICES or devices * (per_device or 0) > MOST_DEALT:
+        raise ConfigError(
+            f"{devices} devices{'' if per_device is None else f' of {per_device} examples'} are more than a partition "
+            f"holds: at most {MOST_DEVICES} devices, and {MOST_DEALT} examples dealt to them"
+        )
     if per_device is None and devices > total:
         raise ConfigError(
             f"{total} examples cannot be dealt once each to {devices} devices; use at most {total} devices, or set "

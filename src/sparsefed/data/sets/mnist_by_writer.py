@@ -18,6 +18,7 @@ from sparsefed.data.sets.mnist import CLASSES, MEAN, STD
 if TYPE_CHECKING:
     from sparsefed.core.types import Arrays
 
+SIDE = 28
 FILE = DataFile("mnist_by_writer.npz", 11_553_448, "a487035ca0a8ae6f41c2f37c5b7b4607944df9c3d16a023ef7d2957306685db6")
 
 
@@ -26,7 +27,9 @@ def read(content: Content) -> Arrays:
     from sparsefed.core.types import Arrays
 
     with npz.opened(io.BytesIO(content(FILE.name).tobytes())) as archive:
-        x, y, writer, test = (npz.array(archive, name) for name in ("images", "labels", "writer", "is_test"))
+        y = npz.array(archive, "labels", "iu")
+        x = npz.array(archive, "images", "u", (len(y), SIDE, SIDE))
+        writer, test = npz.array(archive, "writer", "iu", y.shape), npz.array(archive, "is_test", "b", y.shape)
     return Arrays(
         name="mnist_by_writer",
         x_train=x[~test][..., None],

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from sparsefed.data import limits
+from sparsefed.data.formats import tar
 from sparsefed.data.record import DamagedError, DataFile, Say, Source, SourceError
-from sparsefed.data.sets.cifar import members
 from sparsefed.data.sources import content
 from sparsefed.data.sources.mirror import CHUNK, download
 
@@ -20,7 +20,8 @@ def archive(url: str, timeout: float = 30.0) -> Source:
         say(f"  downloading {path.name}")
         # The archive's length is unknown. What it holds besides these files is small, and they do not grow when
         # packed; where only some are wanted, the others are as large.
-        download(url, path, CHUNK + 8 * sum(file.size or 0 for file in files), say, timeout)
+        limit = CHUNK + 8 * sum(file.size or limits.LARGEST // 8 for file in files)
+        download(url, path, limit, say, timeout)
         yield from unpacked(path, files, scratch)
 
     return Source(title=url, bring=bring)
@@ -30,14 +31,14 @@ def unpacked(path: Path, files: Sequence[DataFile], scratch: Path) -> Iterator[t
     """Yield those files of an archive one at a time; each is deleted when the next is requested."""
     wanted = {file.name: file for file in files}
     try:
-        with content.opened(path) as stream, members(stream) as found:
-            for name, member in found:
-                if name not in wanted:
+        with content.opened(path) as stream, tar.members(stream) as found:
+            for member in found:
+                file = wanted.pop(member.name, None)
+                if file is None:
                     continue
-                copy = scratch / f"unpacked-{name}"
-                with copy.open("wb") as out:
-                    shutil.copyfileobj(member, out)
-                yield wanted.pop(name), copy
+                copy = scratch / f"unpacked-{file.name}"
+                tar.copy(member, limits.LARGEST if file.size is None else file.size, copy)
+                yield file, copy
                 copy.unlink()
     except DamagedError as error:
         raise SourceError(f"{path.name} {error}") from error

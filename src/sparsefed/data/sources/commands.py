@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from sparsefed.data import limits
 from sparsefed.data.record import SourceError
 
 PATIENCE = 900.0  # seconds for one command
@@ -28,12 +30,19 @@ def run(command: Sequence[str], folder: Path, settings: Mapping[str, str], marks
             text=True,
             errors="replace",
             timeout=PATIENCE,
+            preexec_fn=_limited,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SourceError(f"{command[0]} did not finish: {error}") from error
     if done.returncode:
         raise SourceError(reason(command[0], done.stdout, marks))
+
+
+def _limited() -> None:
+    """Let no file that the command writes grow beyond what a package may have."""
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (min(hard, limits.LARGEST) if hard > 0 else limits.LARGEST, hard))
 
 
 def reason(tool: str, output: str, marks: Sequence[str]) -> str:

@@ -18,6 +18,8 @@ from typing import IO, TYPE_CHECKING, BinaryIO, cast
 
 import numpy as np
 
+from sparsefed.data import limits
+from sparsefed.data.limits import GuardedStream
 from sparsefed.data.record import DamagedError, DataFile
 
 if TYPE_CHECKING:
@@ -60,7 +62,9 @@ def verify(path: Path, file: DataFile) -> None:
 
 def read(path: Path, file: DataFile) -> UInt8Array:
     """Read the whole content into memory, verified and writable: [size]."""
-    content = np.empty(_known(file)[0], dtype=np.uint8)
+    if file.size is None:
+        raise ValueError(f"the content of {file.name} is not known beforehand: it can only be decoded")
+    content = np.empty(file.size, dtype=np.uint8)
     start = 0
     for chunk in verified(path, file):
         content[start : start + len(chunk)] = np.frombuffer(chunk, dtype=np.uint8)
@@ -71,6 +75,7 @@ def read(path: Path, file: DataFile) -> UInt8Array:
 def install(source: Path, file: DataFile, folder: Path) -> None:
     """Put the verified content of `source` into `folder`, decompressed, all at once or not at all.
 
+    Of content that is not known beforehand only the size is limited.
     `source` lies in a scratch folder inside `folder`, so the last step is a rename on one file system.
     """
     part = source.with_name(f"{file.name}.part")
@@ -85,7 +90,7 @@ def install(source: Path, file: DataFile, folder: Path) -> None:
 def verified(path: Path, file: DataFile) -> Iterator[bytes]:
     """Yield the content chunk by chunk; use it only once it was read to its end without DamagedError."""
     digest, seen = hashlib.sha256(), 0
-    size, sha256 = _known(file)
+    size = limits.LARGEST if file.size is None else file.size
     with opened(path) as stream:
         while chunk := stream.read(CHUNK):
             seen += len(chunk)
@@ -93,41 +98,45 @@ def verified(path: Path, file: DataFile) -> Iterator[bytes]:
                 raise DamagedError(f"is longer than the {size} bytes it should have")
             digest.update(chunk)
             yield chunk
+    if file.size is None:
+        return
     if seen < size:
         raise DamagedError(f"is cut short: {seen} of {size} bytes")
-    if digest.hexdigest() != sha256:
+    if digest.hexdigest() != file.sha256:
         raise DamagedError("has the right length but other content (its SHA-256 differs)")
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[IO[bytes]]:
-    """Open the decompressed stream; raise DamagedError for whatever goes wrong in reading it.
+    """Open the decompressed stream; reading it raises DamagedError for whatever goes wrong, other errors pass.
 
     The first bytes decide whether it is compressed, not the name: browsers unzip files and keep their names.
     """
     try:
-        with path.open("rb") as raw:
-            start = raw.read(len(XZ_MAGIC))
-            raw.seek(0)
-            with _plain(raw, start) as stream:
-                yield cast("IO[bytes]", stream)
-    except EOFError as error:
-        raise DamagedError("is cut short: its compressed data end too early") from error
-    except lzma.LZMAError as error:
-        raise DamagedError(f"is damaged: its xz data are wrong ({error})") from error
-    except (gzip.BadGzipFile, zlib.error) as error:
-        raise DamagedError(f"is damaged: its gzip data are wrong ({error})") from error
+        raw = path.open("rb")
     except OSError as error:
-        raise DamagedError(f"cannot be read ({error.strerror})") from error
+        raise _explained(error) from error
+    with raw:
+        start = GuardedStream(raw, None, _explained).read(len(XZ_MAGIC))
+        raw.seek(0)
+        with _plain(raw, start) as stream:
+            limit = None if stream is raw else limits.most(path.stat().st_size)
+            yield cast("IO[bytes]", GuardedStream(cast("IO[bytes]", stream), limit, _explained))
+
+
+def _explained(error: Exception) -> DamagedError:
+    if isinstance(error, EOFError):
+        return DamagedError("is cut short: its compressed data end too early")
+    if isinstance(error, lzma.LZMAError):
+        return DamagedError(f"is damaged: its xz data are wrong ({error})")
+    if isinstance(error, gzip.BadGzipFile | zlib.error):
+        return DamagedError(f"is damaged: its gzip data are wrong ({error})")
+    if isinstance(error, MemoryError):
+        return DamagedError("needs more memory than there is")
+    return DamagedError(f"cannot be read ({getattr(error, 'strerror', None) or error})")
 
 
 def _plain(raw: BinaryIO, start: bytes) -> BinaryIO | gzip.GzipFile | lzma.LZMAFile:
     if start == XZ_MAGIC:
         return lzma.LZMAFile(raw)
     return gzip.GzipFile(fileobj=raw) if start.startswith(GZIP_MAGIC) else raw
-
-
-def _known(file: DataFile) -> tuple[int, str]:
-    if file.size is None:
-        raise ValueError(f"the content of {file.name} is not known beforehand: it can only be decoded")
-    return file.size, file.sha256

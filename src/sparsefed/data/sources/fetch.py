@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from sparsefed.core.errors import DataError
+from sparsefed.data import limits
 from sparsefed.data.record import DamagedError, DataFile, DataSet, Say, Source, SourceError, Status
 from sparsefed.data.sources import content, inventory
 from sparsefed.data.sources import paths as places
@@ -42,8 +43,20 @@ def fetch(dataset: DataSet, say: Say) -> Status:
         _try_all(dataset, wanted, say)
     except OSError as error:  # sources report network errors as SourceError: the others are this machine's
         raise DataError(_local_trouble(dataset, needed, error)) from error
-    now = inventory.status(dataset)
+    now = _verified(dataset, wanted)
     say(f"{dataset.name} is ready, checksums verified: {now.location} ({now.size / 1e6:.1f} MB)")
+    return now
+
+
+def _verified(dataset: DataSet, fetched: list[DataFile]) -> Status:
+    """Return the status; files that only their reader can judge are read, and deleted again if they are wrong."""
+    if all(file.size is not None for file in fetched):
+        return inventory.status(dataset)
+    now = inventory.check(dataset)
+    if now.state != "found":
+        for file in fetched:
+            (places.home(dataset) / file.name).unlink(missing_ok=True)
+        raise DataError(f"what was fetched for {dataset.name} is wrong and was deleted again: {now.problem}")
     return now
 
 
@@ -74,12 +87,21 @@ def _try_all(dataset: DataSet, wanted: list[DataFile], say: Say) -> None:
 def _install_from(source: Source, files: tuple[DataFile, ...], folder: Path, say: Say) -> Iterator[DataFile]:
     """Yield each file once it is in its place."""
     with _scratch(folder) as scratch:
-        for file, path in source.bring(files, scratch, say):
+        for file, path in _brought(source, files, scratch, say):
             try:
                 content.install(path, file, folder)
             except DamagedError as error:
                 raise SourceError(f"the {file.name} that it sent {error}") from error
             yield file
+
+
+def _brought(source: Source, files: tuple[DataFile, ...], scratch: Path, say: Say) -> Iterator[tuple[DataFile, Path]]:
+    """Yield what a source brings, and blame it for whatever is wrong with that; a full disk is not its fault."""
+    try:
+        with limits.guarded(OSError):
+            yield from source.bring(files, scratch, say)
+    except DamagedError as error:
+        raise SourceError(f"what it sent {error}") from error
 
 
 @contextmanager

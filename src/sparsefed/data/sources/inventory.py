@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from sparsefed.core.errors import DataError
-from sparsefed.data.record import DamagedError, DataFile, DataSet, Layout, State, Status
+from sparsefed.data import limits
+from sparsefed.data.record import DamagedError, DataFile, DataSet, Layout, State, Status, printable
 from sparsefed.data.sources import content
 from sparsefed.data.sources import paths as places
 
@@ -29,7 +30,26 @@ def load(dataset: DataSet) -> Arrays:
     absent = [file for file, paths in found.items() if not paths]
     if absent:
         raise DataError(_missing(dataset, absent))
-    return layout.read(Reader(dataset, found))
+    if not found:  # someone's code rather than files
+        return layout.read(Reader(dataset, found))
+    try:
+        with limits.guarded():
+            arrays = layout.read(Reader(dataset, found))
+            _check_labels(arrays)
+            return arrays
+    except DamagedError as error:
+        path = next(path for paths in found.values() for path in paths)
+        raise DataError(_damaged(dataset, path if len(found) == 1 else path.parent, error)) from error
+
+
+def _check_labels(arrays: Arrays) -> None:
+    """Raise DamagedError for a label without a class: it would be noticed only far from here, or not at all."""
+    from sparsefed.core.types import IGNORED
+
+    for labels in (arrays.y_train, arrays.y_test):
+        wrong = labels[((labels < 0) & (labels != IGNORED)) | (labels >= len(arrays.classes))]
+        if wrong.size:
+            raise DamagedError(f"holds the label {wrong[0]}, but has {len(arrays.classes)} classes")
 
 
 def status(dataset: DataSet) -> Status:
@@ -93,7 +113,7 @@ class Reader:
     @contextmanager
     def open(self, path: Path) -> Iterator[IO[bytes]]:
         try:
-            with content.opened(path) as stream:
+            with content.opened(path) as stream, limits.guarded():
                 yield stream
         except DamagedError as error:
             raise DataError(_damaged(self.dataset, path, error)) from error
@@ -168,4 +188,4 @@ def _damaged(dataset: DataSet, path: Path, error: DamagedError) -> str:
     else:
         first = "Move it away or delete it, then run" if places.hides_home(dataset, path) else "Run"
         todo = f"{first} `sparsefed data fetch {dataset.name}`"
-    return f"{path}, looked at for {dataset.name}, {error}. {todo}."
+    return f"{printable(path)}, looked at for {dataset.name}, {error}. {todo}."

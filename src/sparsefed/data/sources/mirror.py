@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import http.client
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from sparsefed.data import limits
 from sparsefed.data.record import DataFile, Say, Source, SourceError
 
 CHUNK = 1 << 16
 TELL_EVERY = 5.0  # seconds
+GRACE, SLOWEST = 60.0, 1024  # seconds after which a server must have sent so many bytes a second
 T = TypeVar("T")
 
 
@@ -24,7 +25,8 @@ def mirror(base: str, suffix: str = ".gz", timeout: float = 30.0) -> Source:
             path = scratch / (file.name + suffix)
             say(f"  downloading {path.name}")
             # gzip adds less than a chunk: anything longer is some other file
-            download(f"{base.rstrip('/')}/{path.name}", path, (file.size or 0) + CHUNK, say, timeout)
+            limit = limits.LARGEST if file.size is None else file.size + CHUNK
+            download(f"{base.rstrip('/')}/{path.name}", path, limit, say, timeout)
             yield file, path
 
     return Source(title=base, bring=bring)
@@ -37,22 +39,34 @@ def download(url: str, path: Path, limit: int, say: Say, timeout: float = 30.0) 
         on_network(path.name, lambda: urllib.request.urlopen(request, timeout=timeout)) as reply,
         path.open("wb") as out,
     ):
-        promised = int(reply.headers.get("Content-Length") or -1)
-        told = time.monotonic()
-        while chunk := on_network(path.name, lambda: reply.read(CHUNK)):
+        promised, began = _promised(reply.headers.get("Content-Length")), time.monotonic()
+        told = began
+        while out.tell() != promised and (chunk := on_network(path.name, lambda: reply.read1(CHUNK))):
+            if max(out.tell() + len(chunk), promised or 0) > limit:
+                raise SourceError(f"{path.name} is longer than it can be: more than {limit} bytes")
             out.write(chunk)
-            if out.tell() > limit:
-                raise SourceError(f"{path.name} is longer than it can be")
-            if time.monotonic() - told > TELL_EVERY:
-                told = time.monotonic()
-                say(f"    {out.tell() / 1e6:.1f} MB" + (f" of {promised / 1e6:.1f} MB" if promised > 0 else ""))
-        if promised >= 0 and out.tell() != promised:
+            now = time.monotonic()
+            if now - began > GRACE and out.tell() < SLOWEST * (now - began):
+                raise SourceError(f"{path.name} came too slowly: {out.tell()} bytes in {now - began:.0f} s")
+            if now - told > TELL_EVERY:
+                told = now
+                say(f"    {out.tell() / 1e6:.1f} MB" + (f" of {promised / 1e6:.1f} MB" if promised else ""))
+        if promised is not None and out.tell() != promised:
             raise SourceError(f"{path.name} broke off after {out.tell()} of {promised} bytes")
 
 
+def _promised(stated: str | None) -> int | None:
+    """Return the length that a server announces; None if it announces none, or something that is no length.
+
+    >>> _promised("112"), _promised(None), _promised("-1"), _promised("9" * 5000)
+    (112, None, None, None)
+    """
+    return int(stated) if stated and stated.isascii() and stated.isdigit() and len(stated) < 16 else None
+
+
 def on_network(what: str, act: Callable[[], T]) -> T:
-    """Run `act` and turn network errors into SourceError; errors of writing to disk are not the mirror's fault."""
+    """Run `act` and turn any error into SourceError; errors of writing to disk are not the mirror's fault."""
     try:
         return act()
-    except (OSError, http.client.HTTPException) as error:
+    except Exception as error:  # a server can make urllib raise ValueError and others, besides errors of the network
         raise SourceError(f"{what}: {getattr(error, 'reason', None) or error or type(error).__name__}") from error

