@@ -40,6 +40,11 @@ def consent(given: bool = True) -> Iterator[None]:
         _consented.reset(token)
 
 
+def allow(given: bool = True) -> None:
+    """Consent for the rest of this process, as `--trust` does."""
+    _consented.set(given or _consented.get())
+
+
 def code_in(table: Mapping[str, Any], path: str = "") -> dict[str, str]:
     """Return the names in a config that are code, by key.
 

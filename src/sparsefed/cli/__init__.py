@@ -14,7 +14,7 @@ from rich.logging import RichHandler
 from rich.markup import escape
 
 from sparsefed.cli.analyses import audit, certify, choose_k, demo, reproduce, tune
-from sparsefed.cli.app import app, console, errors
+from sparsefed.cli.app import app, errors
 from sparsefed.cli.listing import list_
 from sparsefed.cli.runs import report, resume, run
 from sparsefed.core.errors import SparseFedError
@@ -47,7 +47,7 @@ def main() -> None:
 def _say_what_is_compiled() -> None:
     """Print compilation messages plainly: a wait that happens once is news, not a warning."""
     logger = logging.getLogger("sparsefed.kernels.compilation")
-    logger.addHandler(RichHandler(console=console, show_path=False, show_level=False, show_time=False))
+    logger.addHandler(RichHandler(console=errors, show_path=False, show_level=False, show_time=False))
     logger.propagate = False
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +12,7 @@ from sparsefed.cli.app import (
     AsJson,
     ConfigFile,
     Overrides,
+    Trust,
     argument,
     console,
     errors,
@@ -69,6 +69,7 @@ def audit(
     jobs: Annotated[int | None, option("Runs at a time; by default one a core.", "N")] = None,
     out: Annotated[Path | None, option("Where all of it goes; by default runs/NAME-audit.")] = None,
     set_: Overrides = None,
+    _trust: Trust = False,
 ) -> None:
     """Find the defense that holds for CONFIG's model and data, against the strongest attacks its threat model allows.
 
@@ -142,6 +143,7 @@ def tune(
     ] = None,
     out: Annotated[Path | None, option("The search's folder; by default runs/NAME-tune.")] = None,
     set_: Overrides = None,
+    _trust: Trust = False,
 ) -> None:
     """Search for the strongest attack on CONFIG's defense: every trial is a run with other attack parameters.
 
@@ -198,6 +200,7 @@ def choose_k(
     ] = None,
     out: Annotated[Path | None, option("Where all of it goes; by default runs/NAME-choose-k.")] = None,
     set_: Overrides = None,
+    _trust: Trust = False,
 ) -> None:
     """Choose k for CONFIG's model and data: the smallest with which top-k loses at most OMEGA of the l1 mass.
 
@@ -242,6 +245,7 @@ def certify(
     as_json: AsJson = False,
     out: Annotated[Path | None, option("Also as a page with charts.", "PAGE.html")] = None,
     set_: Overrides = None,
+    _trust: Trust = False,
 ) -> None:
     """Bound how far attackers can move the model: the certified radius, with all its assumptions.
 
@@ -253,7 +257,7 @@ def certify(
     from sparsefed.reports.progress_view import ProgressView
 
     if convergence:
-        with ProgressView(console) as view:
+        with ProgressView(errors) as view:
             measured = certifying.measure_convergence(source, overrides=set_ or [], on_progress=view.show)
         _present(measured, out)
         return
@@ -267,7 +271,7 @@ def certify(
         overrides=set_ or [],
         train=train,
         folder=Path("runs"),
-        runner=partial(train_unfinished, shown=errors if as_json else console),
+        runner=train_unfinished,
     )
     _present(result, out, as_json)
 

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from sparsefed import trust
 from sparsefed.cli.printable import PrintableConsole
 
 if TYPE_CHECKING:
@@ -53,12 +54,18 @@ ConfigFile = Annotated[Path, argument("CONFIG", "A config file in TOML.")]
 Overrides = Annotated[
     list[str] | None, option("Change a value of the config, e.g. --set defense.k=500.", "KEY=VALUE", "--set")
 ]
+Trust = Annotated[
+    bool,
+    typer.Option(
+        "--trust", help="Import code (module:function) that a file written elsewhere names.", callback=trust.allow
+    ),
+]
 AsJson = Annotated[bool, option("For programs.", name="--json")]
 
 
-def say(line: str) -> None:
+def say(line: str, shown: Console = console) -> None:
     """Print a line for the user; markup is allowed."""
-    console.print(line, highlight=False, soft_wrap=True)
+    shown.print(line, highlight=False, soft_wrap=True)
 
 
 def wrote(path: Path, shown: Console = console) -> None:
@@ -97,8 +104,8 @@ def progress_shown(sentence: str = "Interrupted, saved. Go on with the same comm
     from sparsefed.reports.progress_view import ProgressView
 
     try:
-        with ended_politely(), ProgressView(console) as view:
+        with ended_politely(), ProgressView(errors) as view:
             yield view.show
     except KeyboardInterrupt:
-        say(sentence)
+        say(sentence, errors)
         raise typer.Exit(INTERRUPTED) from None

@@ -9,16 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 from sparsefed.cli.app import (
     INTERRUPTED,
     ConfigFile,
     Overrides,
+    Trust,
     argument,
     console,
     ended_politely,
+    errors,
     option,
     say,
     wrote,
@@ -39,6 +40,7 @@ def run(
     twins: Annotated[
         bool, option("Also without attackers, and without a defense as well; then compare.", name="--twins")
     ] = False,
+    _trust: Trust = False,
 ) -> None:
     """Train once as CONFIG says, into a run folder that can be resumed and reported.
 
@@ -65,12 +67,12 @@ def run(
         _write_report(list(wanted), folder / "report.html", Format.html)
 
 
-def resume(run: Annotated[Path, argument("RUN", "A run folder.")]) -> None:
+def resume(run: Annotated[Path, argument("RUN", "A run folder.")], _trust: Trust = False) -> None:
     """Go on with a run that was interrupted or killed: the result is the same, bit for bit."""
     from sparsefed import config as configs
     from sparsefed import runs
 
-    config = configs.parse(runs.load_config(run), source=str(run / runs.CONFIG))
+    config = configs.of_run(runs.load_config(run), run)
     train({run: config}, {run: False})
     _show_results([run])
 
@@ -88,28 +90,26 @@ def report(
     _write_report(folders, out or common / f"report.{format.value}", format)
 
 
-def train_unfinished(wanted: Mapping[Path, Config], shown: Console = console) -> None:
+def train_unfinished(wanted: Mapping[Path, Config]) -> None:
     """Run every config into its folder under one progress view, skipping finished ones."""
     from sparsefed import config as configs
     from sparsefed import runs
 
     todo = runs.unfinished({folder: configs.dump(config) for folder, config in wanted.items()})
-    train({folder: wanted[folder] for folder in todo}, todo, shown=shown)
+    train({folder: wanted[folder] for folder in todo}, todo)
 
 
-def train(
-    wanted: Mapping[Path, Config], create: Mapping[Path, bool], overwrite: bool = False, shown: Console = console
-) -> None:
+def train(wanted: Mapping[Path, Config], create: Mapping[Path, bool], overwrite: bool = False) -> None:
     """Run configs into folders to create or to continue, under one progress view; Ctrl-C saves and explains."""
     from sparsefed.commands.common import run_each
     from sparsefed.reports.progress_view import ProgressView
 
     if not wanted:
-        say("Everything is there already.")
+        say("Everything is there already.", errors)
         return
     started = [next(iter(wanted))]
     try:
-        with ended_politely(), ProgressView(shown) as view:
+        with ended_politely(), ProgressView(errors) as view:
 
             def on_start(folder: Path, progress: Progress) -> None:
                 started.append(folder)
@@ -125,10 +125,11 @@ def _say_how_to_go_on(folder: Path, several: bool) -> None:
     from sparsefed import runs
 
     if not runs.is_run(folder):
-        say("Interrupted before anything was computed.")
+        say("Interrupted before anything was computed.", errors)
         return
     again = "Go on with the same command, or with this run alone" if several else "Go on with"
-    say(f"Interrupted, saved. {again}: [bold]sparsefed resume {escape(shlex.quote(str(folder)))}[/bold]")
+    command = escape(f"sparsefed resume {shlex.quote(str(folder))}")
+    say(f"Interrupted, saved. {again}: [bold]{command}[/bold]", errors)
 
 
 def _show_results(folders: list[Path]) -> None:

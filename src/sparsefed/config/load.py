@@ -63,10 +63,10 @@ def _called_like(path: Path, config: Config) -> Config:
     return config if config.name else config.model_copy(update={"name": path.stem})
 
 
-def of_run(table: Mapping[str, Any], folder: Path) -> Config:
+def of_run(table: Mapping[str, Any], folder: Path, overrides: Sequence[str] = ()) -> Config:
     """Return the config of a run folder; refuse one that names code, unless this machine wrote it or it is trusted."""
     trust.require(table, folder / "config.toml")
-    return parse(table, source=str(folder / "config.toml"))
+    return parse(table, overrides, str(folder / "config.toml"))
 
 
 def _table(path: Path) -> dict[str, Any]:

@@ -26,6 +26,8 @@ def require(condition: bool, sentence: str) -> None:
     """Raise ConfigError with this sentence unless the condition holds."""
     if not condition:
         raise ConfigError(sentence)
+
+
 def quoted(value: object, longest: int = 80) -> str:
     """Return a value for a message: in quotes, shortened, and without control characters.
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sparsefed import config as configs
+from sparsefed import trust
 from sparsefed.commands.audit.defense_specs import UNDEFENDED
 from sparsefed.commands.audit.findings import AuditResult, costs, harm, recommended
 from sparsefed.commands.audit.options import threat_in_words
@@ -263,6 +264,7 @@ def files(result: AuditResult) -> dict[str, str]:
     texts, config = {PAGE: result.to_html(), NUMBERS: result.to_json()}, recommended(result)
     if config is not None:
         comments = "".join(f"# {sentence}\n" for sentence in verdict(result))
+        trust.remember(configs.dump(config))
         texts[CONFIG] = comments + toml.dumps(configs.dump(config))
     return texts
 

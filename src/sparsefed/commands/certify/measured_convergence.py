@@ -75,7 +75,7 @@ def _config(subject: Subject, overrides: Sequence[str]) -> Config:
         return configs.as_config(subject)
     if not Path(subject).is_dir():
         return configs.read(Path(subject), overrides)
-    return configs.parse(runs.load_config(Path(subject)), overrides, str(subject))
+    return configs.of_run(runs.load_config(Path(subject)), Path(subject), overrides)
 
 
 def check(config: Config) -> None:

@@ -122,7 +122,7 @@ def read(subject: Subject, overrides: Sequence[str] = ()) -> CertificateSource:
         raise RunError(f"{path} has no finished round yet; certify its config: {path / runs.CONFIG}")
     state = runs.load_state(path)
     final = state.theta if state is not None and state.round == len(record.rows) else None
-    return _source(str(path), configs.parse(record.config, source=str(path / runs.CONFIG)), record, final)
+    return _source(str(path), configs.of_run(record.config, path), record, final)
 
 
 def _source(label: str, config: Config, run: RunRecord | None = None, final: Tensor | None = None) -> CertificateSource:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import textwrap
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import altair as alt
 
 from sparsefed import config as configs
+from sparsefed import trust
 from sparsefed.commands.tune.trials import AIMS, STEALTH, Trial, TuneResult, values
 from sparsefed.core import toml
 from sparsefed.reports import document as doc
@@ -85,7 +87,8 @@ def _short(value: Any) -> str:
 
 def config_text(outcome: TuneResult) -> str:
     """Return the config of the strongest attack, ready to run, with comments on its results at the top."""
-    head = (line for sentence in sentences(outcome) for line in textwrap.wrap(sentence, 100))
+    undisturbed = replace(outcome, failed=0)  # the file is the same, whether the search was interrupted or not
+    head = (line for sentence in sentences(undisturbed) for line in textwrap.wrap(sentence, 100))
     return "".join(f"# {line}\n" for line in head) + f"\n{toml.dumps(configs.dump(outcome.tuned))}\n"
 
 
@@ -114,6 +117,7 @@ def _cells(outcome: TuneResult, trial: Trial) -> list[doc.TableCell]:
 
 def files(outcome: TuneResult) -> dict[str, str]:
     """Return the files of a search: a config that can be run, and the page."""
+    trust.remember(configs.dump(outcome.tuned))
     return {STRONGEST: config_text(outcome), PAGE: outcome.to_html()}
 
 

@@ -160,13 +160,16 @@ class _Search:
     def _result(self) -> TuneResult | None:
         """Return the search as far as it has run; None until the config's own parameters have been tried."""
         finished = studies.in_state(self.study, "COMPLETE")
-        same = (trial for trial in finished if self.own in (trial.user_attrs.get("as given"), trial.params))
-        first = next(map(studies.read, same), None)
+        same = (trial.number for trial in finished if self.own in (trial.user_attrs.get("as given"), trial.params))
+        first = next(same, None)
         if first is None:
             return None
-        trials = tuple(map(studies.read, studies.in_state(self.study, *SETTLED)))
+        settled = studies.in_state(self.study, *SETTLED)
+        # Numbered without those that were interrupted, so that the same search has the same numbers.
+        trials = tuple(replace(studies.read(trial), number=number) for number, trial in enumerate(settled))
+        own = next(read for read, trial in zip(trials, settled, strict=True) if trial.number == first)
         failed = len(studies.in_state(self.study, "FAIL"))
-        return TuneResult(self.config, self.space, self.objective, self.stealth, trials, first, failed)
+        return TuneResult(self.config, self.space, self.objective, self.stealth, trials, own, failed)
 
     def _next(self, reached: Progress) -> Trial:
         """Run one more trial and return it."""
