@@ -15,9 +15,8 @@ from typing import Any
 import altair as alt
 
 from sparsefed.commands.reproduce.claims import MetricEntry, entries
-from sparsefed.commands.reproduce.exhibit import Chart, Exhibit, Paper, Pick
+from sparsefed.commands.reproduce.exhibit import ROUND, Chart, Exhibit, Paper, Pick
 from sparsefed.commands.reproduce.grid import matches
-from sparsefed.commands.reproduce.load import ROUND
 from sparsefed.reports.lines import CONFIG, DASHES, INK, LEGEND, PALETTE, SIZE
 from sparsefed.results.measures import measure
 from sparsefed.results.numbers import log_ticks, significant
