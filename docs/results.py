@@ -15,9 +15,10 @@ from typing import Any, Final
 
 from sparsefed.commands.reproduce import load as reading
 from sparsefed.commands.reproduce.claims import HOLDS, NOT, PART, UNTESTED, Judged
-from sparsefed.commands.reproduce.comparison import ExhibitResult, body, columns, fared, grounds, outcome, rules
-from sparsefed.commands.reproduce.exhibit_charts import SAID
+from sparsefed.commands.reproduce.document import body, columns, fared, grounds, rules
+from sparsefed.commands.reproduce.exhibit_charts import CAPTION
 from sparsefed.commands.reproduce.grid import plan
+from sparsefed.commands.reproduce.run import ExhibitResult, outcome
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results"
@@ -52,7 +53,7 @@ def _fared(each: ExhibitResult) -> tuple[str, ...]:
 def _rules(found: Sequence[ExhibitResult]) -> Iterator[str]:
     yield "## How to read the tables"
     every = dict.fromkeys(rule for each in found for rule in rules(each))
-    yield "\n".join(f"- {rule}" for rule in (*every, f"In the charts, {SAID[0].lower()}{SAID[1:]}"))
+    yield "\n".join(f"- {rule}" for rule in (*every, f"In the charts, {CAPTION[0].lower()}{CAPTION[1:]}"))
 
 
 def _exhibit(each: ExhibitResult, said: Mapping[str, Any]) -> Iterator[str]:

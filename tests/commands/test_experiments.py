@@ -17,11 +17,11 @@ from sparsefed import config as configs
 from sparsefed.commands.reproduce import grid
 from sparsefed.commands.reproduce import load as reading
 from sparsefed.commands.reproduce.claims import HOLDS, NOT, PART, UNTESTED, judge
-from sparsefed.commands.reproduce.comparison import body, columns, outcome
+from sparsefed.commands.reproduce.document import body, columns
 from sparsefed.commands.reproduce.exhibit import Exhibit
 from sparsefed.commands.reproduce.exhibit_charts import charts, together
 from sparsefed.commands.reproduce.grid import plan
-from sparsefed.commands.reproduce.run import run_exhibits
+from sparsefed.commands.reproduce.run import outcome, run_exhibits
 from sparsefed.core.errors import ConfigError
 from sparsefed.reports.pictures import picture
 from sparsefed.sweeps.cells import cell as cell_of
