@@ -28,27 +28,7 @@ from sparsefed.sweeps.cells import cell as cell_of
 from sparsefed.sweeps.cells import twin
 from sparsefed.sweeps.plan import strongest
 from sparsefed.theory import ensembles
-from tests.support.exhibits_tiny import PAPER, TINY, row
-
-BOUNDS = """
-title = "Ensembles"
-where = "Section 2"
-question = "How many?"
-kind = "formula"
-formula = "sparsefed.theory.ensembles:rows"
-metrics = ["largest_m", "largest_share"]
-[[claims]]
-text = "no guarantee above 0.5 % for 10 000 devices and more"
-where = "Section 2"
-metric = "largest_share"
-below = 0.005
-at = { ensemble = "1 %", n = ["10000", "20000", "50000", "100000", "1000000"] }
-[chart]
-kind = "lines"
-x = "n"
-y = ["largest_share"]
-colour = "ensemble"
-"""
+from tests.support.exhibits_tiny import BOUNDS, PAPER, TINY, row
 
 
 def tiny(old: str = "", new: str = "") -> Exhibit:
