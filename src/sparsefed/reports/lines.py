@@ -75,17 +75,15 @@ def log_axis(values: Sequence[float], title: str, format: str) -> alt.Y:
 
 
 def drawn(
-    lines: Mapping[str, Curve],
-    strokes: Sequence[Stroke],
-    y: alt.Y,
-    write: Callable[[float], str],
-    title: alt.Title,
+    lines: Mapping[str, Curve], strokes: Sequence[Stroke], y: alt.Y, write: Callable[[float], str], title: alt.Title
 ) -> alt.LayerChart:
     """Draw named curves, with a rule that snaps to the round nearest to the pointer and lists every value there."""
     names = list(lines)
-    long = [{"line": name, ROUND: t, "value": significant(v)} for name, points in lines.items() for t, v in points]
+    long: list[dict[str, Any]] = [
+        {"line": name, ROUND: t, "value": significant(v)} for name, points in lines.items() for t, v in points
+    ]
     looks = dict(zip(names, strokes, strict=True))
-    x, hover = round_axis(_last_round(lines)), _nearest([ROUND])
+    x, hover = round_axis(max(point[ROUND] for point in long)), _nearest([ROUND])
     seen = alt.when(hover).then(alt.value(1)).otherwise(alt.value(0))
     base = alt.Chart(alt.InlineData(values=long)).encode(x=x, y=y, color=colours(looks))
     curves = base.mark_line(strokeWidth=2, clip=True).encode(strokeDash=dashes(looks))
@@ -99,16 +97,14 @@ def drawn(
 def crowd(lines: Mapping[str, Curve], families: Mapping[str, str], y: alt.Y, title: alt.Title) -> alt.LayerChart:
     """Draw more curves than a legend can name: coloured by family, with the one nearest to the pointer highlighted."""
     names = list(dict.fromkeys(families[name] for name in lines))
-    long = [
+    long: list[dict[str, Any]] = [
         {RUN: name, "family": families[name], ROUND: t, "value": significant(v, 3)}
         for name, points in lines.items()
         for t, v in points
     ]
     looks = {name: stroke(i) for i, name in enumerate(names)}
-    hover = _nearest([RUN])
-    base = alt.Chart(alt.InlineData(values=long)).encode(
-        x=round_axis(_last_round(lines)), y=y, color=colours(looks, "family"), detail=alt.Detail(f"{RUN}:N")
-    )
+    x, hover = round_axis(max(point[ROUND] for point in long)), _nearest([RUN])
+    base = alt.Chart(alt.InlineData(values=long)).encode(x=x, y=y, color=colours(looks, "family"), detail=f"{RUN}:N")
     width = alt.when(hover).then(alt.value(3.5)).otherwise(alt.value(1.5))
     opacity = alt.when(hover).then(alt.value(1)).otherwise(alt.value(0.85))
     curves = base.mark_line(clip=True).encode(strokeDash=dashes(looks, "family"), strokeWidth=width, opacity=opacity)
@@ -125,18 +121,13 @@ def means(base: alt.Chart, y: alt.Y, bars: bool = True, **line: Any) -> list[alt
 
 
 def dressed(
-    chart: alt.LayerChart,
-    title: alt.Title,
-    names: Sequence[str],
-    legend: Mapping[str, Any] = LEGEND,
-    height: int = SIZE["height"],
+    chart: alt.LayerChart, title: alt.Title, names: Sequence[str], legend: Mapping[str, Any] = LEGEND, height: int = 280
 ) -> alt.LayerChart:
     """Return the chart with title, size and theme, its legend in as many columns as fit."""
     # Pixels of a column: the line, then a letter each up to the label limit. A page narrower than SIZE needs to know.
     column = 46 + 6.5 * min(36, max(map(len, names)))
     columns = {"columns": max(1, int(SIZE["width"] // column))}
-    size = SIZE | {"height": height}
-    sized = chart.properties(title=title, usermeta={"legendColumn": column}, **size)
+    sized = chart.properties(title=title, usermeta={"legendColumn": column}, width=SIZE["width"], height=height)
     done: alt.LayerChart = sized.configure(**CONFIG, legend={**legend, **columns})
     return done
 
@@ -187,10 +178,6 @@ def round_axis(last: float, field: str = ROUND) -> alt.X:
     return alt.X(f"{field}:Q", title=ROUND, axis=axis, scale=alt.Scale(domain=[0, last], nice=False))
 
 
-def _last_round(lines: Mapping[str, Curve]) -> int:
-    return max(points[-1][0] for points in lines.values())
-
-
 def _nearest(fields: list[str]) -> alt.Parameter:
     return alt.selection_point(
         name="hover", fields=fields, nearest=True, on="pointerover", clear="pointerout", empty=False
@@ -201,5 +188,5 @@ def _readings(lines: Mapping[str, Curve], write: Callable[[float], str]) -> list
     """Return, for each round on the chart, the values of all lines as the text shown at the pointer."""
     at = {name: dict(points) for name, points in lines.items()}
     rounds = sorted({t for values in at.values() for t in values})
-    told = ({name: write(values[t]) if t in values else "–" for name, values in at.items()} for t in rounds)
-    return [{ROUND: t} | texts | {ROUND: t} for t, texts in zip(rounds, told, strict=True)]
+    texts = ({name: write(values[t]) if t in values else "–" for name, values in at.items()} for t in rounds)
+    return [{ROUND: t} | line | {ROUND: t} for t, line in zip(rounds, texts, strict=True)]

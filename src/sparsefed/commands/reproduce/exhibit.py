@@ -139,15 +139,6 @@ class Chart(_Record):
     colour: str | None = None
     panel: str | None = None  # an axis: a picture for each of its values
 
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        return (*self.y, self.x) if self.kind == "pareto" else self.y
-
-    @property
-    def axes(self) -> tuple[str, ...]:
-        x = None if self.kind == "pareto" or (self.kind == "lines" and self.x == ROUND) else self.x
-        return tuple(axis for axis in (x, self.colour, self.panel) if axis is not None)
-
     @model_validator(mode="after")
     def _heat_goes_down(self) -> Chart:
         if self.kind == "heat" and self.colour is None:
@@ -214,7 +205,10 @@ class Exhibit(_Record):
             picks = filter(None, (claim.lower, claim.higher, claim.alike, claim.than, claim.at, trend))
             yield from (f"claim '{claim.text}': {each}" for each in self.unknown_names([claim.metric], picks))
         if self.chart is not None:
-            yield from self.unknown_names(self.chart.metrics, [dict.fromkeys(self.chart.axes, ())])
+            chart, pareto = self.chart, self.chart.kind == "pareto"
+            x = [] if pareto or (chart.kind == "lines" and chart.x == ROUND) else [chart.x]
+            axes = filter(None, [*x, chart.colour, chart.panel])
+            yield from self.unknown_names([*chart.y, *([chart.x] if pareto else [])], [dict.fromkeys(axes, ())])
 
 
 class PaperRow(_Record):

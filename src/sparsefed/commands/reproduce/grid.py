@@ -18,7 +18,7 @@ from sparsefed.config import templates as bases
 from sparsefed.core.errors import ConfigError
 from sparsefed.results.groups import differing, flat
 from sparsefed.sweeps.cells import Combination, Table
-from sparsefed.sweeps.plan import CellGroup, SweepPlan, group
+from sparsefed.sweeps.plan import SweepPlan, group
 
 BESIDE = ("epochs", "checkpoint_every")  # implied by the rounds, and without effect on results
 MOST_CHANGES = 4  # of one key, in the list of what a scale changes
@@ -37,15 +37,12 @@ def plan(exhibit: Exhibit, scale: str) -> ExhibitPlan:
     if exhibit.kind == "formula":
         return ExhibitPlan(exhibit, SweepPlan(exhibit.name, (), scale))
     chosen, chart = scale_of(exhibit, scale), exhibit.chart
-    groups = tuple(_group(exhibit, chosen, each) for each in combinations(exhibit, scale))
+    twins = exhibit.twins if chosen.twins is None else chosen.twins
+    search = (exhibit.search.seed, exhibit.search.set) if exhibit.search else ()
+    every = combinations(exhibit, scale)
+    groups = tuple(group(each, chosen.seeds_at(each.values), twins, *search) for each in every)
     curves = chart.y if chart is not None and chart.x == ROUND else ()
     return ExhibitPlan(exhibit, SweepPlan(exhibit.name, groups, scale, curves))
-
-
-def _group(exhibit: Exhibit, scale: ExhibitScale, each: Combination) -> CellGroup:
-    kinds = exhibit.twins if scale.twins is None else scale.twins
-    search = exhibit.search
-    return group(each, scale.seeds_at(each.values), kinds, *((search.seed, search.set) if search else ()))
 
 
 def combinations(exhibit: Exhibit, scale: str) -> list[Combination]:

@@ -20,6 +20,9 @@ from sparsefed.sweeps import ledger as results
 from sparsefed.sweeps.ledger import Ledger, Row
 from sparsefed.sweeps.runner import default_jobs, failures, run_plans, working_folder
 
+Names = list[str] | tuple[str, ...]
+Folder = str | Path | None
+
 
 @dataclass(frozen=True)
 class ExhibitResult(Report, described_by="sparsefed.commands.reproduce.document"):
@@ -61,31 +64,21 @@ def outcome(plan: ExhibitPlan, out: Path, folder: Traversable | None = None) -> 
 
 @overload
 def reproduce(
-    names: str,
-    *,
-    scale: str = "laptop",
-    folder: str | Path | None = None,
-    jobs: int | None = None,
-    on_progress: OnProgress = ...,
+    names: str, *, scale: str = ..., folder: Folder = ..., jobs: int | None = ..., on_progress: OnProgress = ...
 ) -> ExhibitResult: ...
 
 
 @overload
 def reproduce(
-    names: list[str] | tuple[str, ...],
-    *,
-    scale: str = "laptop",
-    folder: str | Path | None = None,
-    jobs: int | None = None,
-    on_progress: OnProgress = ...,
+    names: Names, *, scale: str = ..., folder: Folder = ..., jobs: int | None = ..., on_progress: OnProgress = ...
 ) -> list[ExhibitResult]: ...
 
 
 def reproduce(
-    names: str | list[str] | tuple[str, ...],
+    names: str | Names,
     *,
     scale: str = "laptop",
-    folder: str | Path | None = None,
+    folder: Folder = None,
     jobs: int | None = None,
     on_progress: OnProgress = lambda _: None,
 ) -> ExhibitResult | list[ExhibitResult]:
