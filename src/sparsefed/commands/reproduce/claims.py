@@ -180,7 +180,8 @@ def _trend(claim: Claim, axis: str, line: Sequence[MetricEntry]) -> ClaimCompari
 
 def _against_bound(claim: Claim, there: Sequence[MetricEntry]) -> Iterator[ClaimComparison]:
     """Compare every entry with a number."""
-    bound = MetricEntry({}, (claim.above or 0.0 if claim.below is None else claim.below,), exact=True)
+    limit = (claim.above or 0.0) if claim.below is None else claim.below
+    bound = MetricEntry({}, (limit,), exact=True)
     for entry in there:
         text = f"{', '.join(entry.values.values())}: {measure(claim.metric).write(entry.mean)}"
         yield _ordered(claim, *((bound, entry) if claim.below is None else (entry, bound)), text)

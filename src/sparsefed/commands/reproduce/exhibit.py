@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat, NonNegativeFloat, model_validator
 
 from sparsefed.core.errors import unknown
 from sparsefed.results.measures import MEASURES
@@ -24,19 +24,14 @@ def _several(given: Any) -> Any:
     return (given,) if isinstance(given, str) else given
 
 
-def _picked(given: Any) -> Any:
-    return {axis: _several(values) for axis, values in given.items()} if isinstance(given, dict) else given
-
-
 def _twins(given: Any) -> Any:
     return {True: ("unattacked",), False: ()}[given] if isinstance(given, bool) else _several(given)
 
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_several)]
-Pick = Annotated[dict[str, tuple[str, ...]], BeforeValidator(_picked)]  # values of axes, one or several of each
+Pick = dict[str, Names]  # values of axes, one or several of each
 Twins = Annotated[tuple[Twin, ...], BeforeValidator(_twins)]
 SeedCount = Annotated[int, Field(strict=True, ge=1)]
-Share = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class _Record(BaseModel):
@@ -94,11 +89,11 @@ class Claim(_Record):
     than: Pick | None = None
     rises: str | None = None  # along this axis, in the order of its values
     falls: str | None = None
-    below: Share | None = None  # a bound for everything at `at`
-    above: Share | None = None
-    by: Annotated[float, Field(ge=0)] = 0.0  # how much at least, in the metric's unit
+    below: FiniteFloat | None = None  # a bound for everything at `at`
+    above: FiniteFloat | None = None
+    by: NonNegativeFloat = 0.0  # how much at least, in the metric's unit
     factor: Annotated[float, Field(ge=1)] = 1.0  # and how many times lower or higher at least
-    within: Annotated[float, Field(ge=0)] | None = None
+    within: NonNegativeFloat | None = None
     at: Pick = {}  # where it is made; everywhere by default
 
     @property

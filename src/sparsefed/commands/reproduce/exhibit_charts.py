@@ -106,9 +106,8 @@ def _means(chart: Chart, metric: str, every: Sequence[MetricEntry]) -> Iterator[
             mean, spread = entry.mean, entry.spread or 0.0
             point = {X: entry.values[chart.x], LINE: _series(chart, entry.values), WHOSE: OURS}
             numbers = {Y: mean, LOW: max(floor, mean - spread), HIGH: mean + spread}
-            yield (
-                point | {key: significant(v) for key, v in numbers.items()} | ({} if entry.converged else {LOST: True})
-            )
+            lost = {} if entry.converged else {LOST: True}
+            yield {**point, **{key: significant(value) for key, value in numbers.items()}, **lost}
 
 
 def _curve_points(chart: Chart, rows: Sequence[Row], metric: str) -> Iterator[dict[str, Any]]:
@@ -220,9 +219,8 @@ def _pareto(chart: Chart, metric: str, points: Points, lines: list[str], title: 
     x = alt.X(f"{X}:Q", **_quantity(chart.x, points, X, zero=False, grid=False, tickCount=6))
     base = alt.Chart(alt.InlineData(values=points)).encode(x=x, y=alt.Y(f"{Y}:Q", **_quantity(metric, points, Y)))
     dots = base.mark_point(filled=True, size=90, opacity=0.9, tooltip=alt.TooltipContent("data"))
-    return look.dressed(
-        alt.LayerChart(layer=[dots.encode(color=look.colours(_looks(lines)))]), title, lines, look.SWATCHES
-    )
+    layers = [dots.encode(color=look.colours(_looks(lines)))]
+    return look.dressed(alt.LayerChart(layer=layers), title, lines, look.SWATCHES)
 
 
 def _looks(lines: Sequence[str]) -> dict[str, look.Stroke]:
