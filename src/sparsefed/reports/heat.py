@@ -80,7 +80,7 @@ def class_part(runs: Sequence[RunRecord], compared: Sequence[Comparison]) -> Ite
     """Yield classes against runs, the more numerous in rows; nothing if no run measured it."""
     named = zip(labels(runs), runs, strict=True)
     measured = {label: accuracies for label, run in named if (accuracies := class_accuracies(run))}
-    names = list(dict.fromkeys(name for by_class in measured.values() for name in by_class))
+    names = list(dict.fromkeys(name for classes in measured.values() for name in classes))
     if not names:
         return
     lost = {each.name: each.class_drops for each in compared if each.class_drops}
@@ -92,8 +92,8 @@ def class_part(runs: Sequence[RunRecord], compared: Sequence[Comparison]) -> Ite
     caption, few = "Test accuracy by class, at the last evaluation", len(measured) <= len(names)
     down, across = (names, list(measured)) if few else (list(measured), names)
     rows = [(each, *(cells[(other, each) if few else (each, other)] for other in across)) for each in down]
-    accuracies = table(caption, ("Class" if few else "Run", *across), rows)
-    yield from fold(caption, accuracies, when=len(rows) > MOST_ROWS)
+    by_class = table(caption, ("Class" if few else "Run", *across), rows)
+    yield from fold(caption, by_class, when=len(rows) > MOST_ROWS)
     yield note(f"{WRONG} {LOST}" if lost else WRONG)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import altair as alt
 
@@ -124,7 +124,7 @@ def _labels(points: Sequence[Point], best: Sequence[Point], low: float, high: fl
         named = (group[-1] if left else group[0])._replace(name=", ".join(point.name for point in group))
         data = alt.Chart(alt.InlineData(values=[_datum(named, best)])).encode(text=alt.Text(f"{DEFENSE}:N"))
         # To avoid overlaps, names to the left of their points are lower, but not on the axis.
-        place = {"align": "left", "dx": 8, "dy": -8} if left else {"align": "right", "dx": -8, "dy": 3}
+        place: dict[str, Any] = {"align": "left", "dx": 8, "dy": -8} if left else {"align": "right", "dx": -8, "dy": 3}
         yield data.mark_text(baseline="bottom", fontSize=12, limit=400, **place)
 
 

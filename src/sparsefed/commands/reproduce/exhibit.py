@@ -30,6 +30,7 @@ def _twins(given: Any) -> Any:
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_several)]
 Pick = dict[str, Names]  # values of axes, one or several of each
+AxisValues = Mapping[str, Iterable[str]]
 Twins = Annotated[tuple[Twin, ...], BeforeValidator(_twins)]
 SeedCount = Annotated[int, Field(strict=True, ge=1)]
 
@@ -172,7 +173,7 @@ class Exhibit(_Record):
         return self
 
     def unknown_names(
-        self, metrics: Iterable[str] = (), picks: Iterable[Mapping[str, Iterable[str]]] = (), where: str = ""
+        self, metrics: Iterable[str] = (), picks: Iterable[AxisValues] = (), where: str = ""
     ) -> Iterator[str]:
         """Yield a sentence for each metric, axis and value that does not exist; a formula's rows bring their own."""
         if self.kind == "formula":
@@ -191,7 +192,8 @@ class Exhibit(_Record):
         yield from self.unknown_names(self.metrics, self.skip, "skip")
         variants = self.search.attacks if self.search else {}
         for name, scale in self.scales.items():
-            for key, pick in {"only": scale.only, "axes": scale.axes, "fewer_seeds": scale.fewer_seeds}.items():
+            parts: dict[str, AxisValues] = {"only": scale.only, "axes": scale.axes, "fewer_seeds": scale.fewer_seeds}
+            for key, pick in parts.items():
                 yield from self.unknown_names(picks=[pick], where=f"scales.{name}.{key}")
             chosen = () if isinstance(scale.search, bool) else scale.search
             yield from (unknown(f"attack of scales.{name}.search", v, variants) for v in chosen if v not in variants)

@@ -276,7 +276,7 @@ def _quantity(metric: str, points: Points, key: str, zero: bool = True, **option
         form = "~%" if metric.endswith("share") else _form(values)
         axis = alt.Axis(format=form, values=log_ticks(min(values), max(values)), **options)
         return {"title": f"{about.title} (log)", "scale": alt.Scale(type="log"), "axis": axis}
-    labels = {"labelExpr": IN_POINTS} if about.write is points_of else {"format": _form(values)}
+    labels: dict[str, Any] = {"labelExpr": IN_POINTS} if about.write is points_of else {"format": _form(values)}
     return {"title": about.title, "scale": alt.Scale(zero=zero), "axis": alt.Axis(**labels, **options)}
 
 
