@@ -1,7 +1,7 @@
 """Writes docs/RESULTS.md from results/*.laptop.jsonl and docs/results.toml: `python docs/results.py`.
 
 The numbers and verdicts are the machine's, the reasons a person's. A claim that does not hold, or holds in part, must
-have one; a reason for a claim that nobody makes any more is an error too.
+have one; a reason for a claim that is gone is an error too.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from typing import Any, Final
 
 from sparsefed.commands.reproduce import load as reading
 from sparsefed.commands.reproduce.claims import HOLDS, NOT, PART, UNTESTED, Judged
-from sparsefed.commands.reproduce.comparison import ExhibitResult, body, columns, fared, grounds, outcome, rules
-from sparsefed.commands.reproduce.exhibit_charts import SAID
+from sparsefed.commands.reproduce.document import body, columns, fared, grounds, rules
+from sparsefed.commands.reproduce.exhibit_charts import CAPTION
 from sparsefed.commands.reproduce.grid import plan
+from sparsefed.commands.reproduce.run import ExhibitResult, outcome
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results"
@@ -27,20 +28,20 @@ MOST_SHOWN = 4  # comparisons behind a verdict
 
 def write(folder: Path = RESULTS) -> str:
     """The whole document."""
-    said = tomllib.loads((HERE / "results.toml").read_text(encoding="utf-8"))
-    there = [name for name in said["order"] if (folder / f"{name}.{SCALE}.jsonl").exists()]
-    found = [outcome(plan(reading.load(name), SCALE), folder) for name in there]
-    parts = [said["intro"].strip(), *_in_short(found), *(_rules(found))]
-    for each in found:
-        parts += _exhibit(each, said.get(each.exhibit.name, {}))
+    notes = tomllib.loads((HERE / "results.toml").read_text(encoding="utf-8"))
+    there = [name for name in notes["order"] if (folder / f"{name}.{SCALE}.jsonl").exists()]
+    outcomes = [outcome(plan(reading.load(name), SCALE), folder) for name in there]
+    parts = [notes["intro"].strip(), *_in_short(outcomes), *(_rules(outcomes))]
+    for each in outcomes:
+        parts += _exhibit(each, notes.get(each.exhibit.name, {}))
     return "\n\n".join(parts) + "\n"
 
 
-def _in_short(found: Sequence[ExhibitResult]) -> Iterator[str]:
+def _in_short(outcomes: Sequence[ExhibitResult]) -> Iterator[str]:
     yield "## In short"
-    verdicts = (judged.verdict for each in found for judged in each.judged)
-    yield fared(verdicts, f" in {len(found)} tables and figures")
-    yield _table(("exhibit", "in the paper", HOLDS, PART, NOT, UNTESTED), map(_fared, found))
+    verdicts = (judged.verdict for each in outcomes for judged in each.judged)
+    yield fared(verdicts, f" in {len(outcomes)} tables and figures")
+    yield _table(("exhibit", "in the paper", HOLDS, PART, NOT, UNTESTED), map(_fared, outcomes))
 
 
 def _fared(each: ExhibitResult) -> tuple[str, ...]:
@@ -49,22 +50,22 @@ def _fared(each: ExhibitResult) -> tuple[str, ...]:
     return link, each.exhibit.where, *(str(count[verdict] or "") for verdict in (HOLDS, PART, NOT, UNTESTED))
 
 
-def _rules(found: Sequence[ExhibitResult]) -> Iterator[str]:
+def _rules(outcomes: Sequence[ExhibitResult]) -> Iterator[str]:
     yield "## How to read the tables"
-    every = dict.fromkeys(rule for each in found for rule in rules(each))
-    yield "\n".join(f"- {rule}" for rule in (*every, f"In the charts, {SAID[0].lower()}{SAID[1:]}"))
+    every = dict.fromkeys(rule for each in outcomes for rule in rules(each))
+    yield "\n".join(f"- {rule}" for rule in (*every, f"In the charts, {CAPTION[0].lower()}{CAPTION[1:]}"))
 
 
-def _exhibit(each: ExhibitResult, said: Mapping[str, Any]) -> Iterator[str]:
+def _exhibit(each: ExhibitResult, notes: Mapping[str, Any]) -> Iterator[str]:
     exhibit = each.exhibit
     yield f"## {exhibit.title}"
     yield f"*{exhibit.where}; `sparsefed reproduce {exhibit.name}`.* {' '.join(exhibit.question.split())}"
-    if "reading" in said:
-        yield str(said["reading"]).strip()
+    if "reading" in notes:
+        yield str(notes["reading"]).strip()
     if (RESULTS / f"{each.name}.svg").exists():
         yield f"![{exhibit.title}](../results/{each.name}.svg)"
     yield _table([column.title for column in columns(each)], body(each))
-    why = dict(said.get("why", {}))
+    why = dict(notes.get("why", {}))
     yield _table(("claim", "here", "what that rests on", "likely reason"), [_claim(j, why, each) for j in each.judged])
     if why:
         raise SystemExit(f"docs/results.toml, {exhibit.name}: no claim begins with '{next(iter(why))}'")

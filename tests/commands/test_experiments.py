@@ -17,38 +17,18 @@ from sparsefed import config as configs
 from sparsefed.commands.reproduce import grid
 from sparsefed.commands.reproduce import load as reading
 from sparsefed.commands.reproduce.claims import HOLDS, NOT, PART, UNTESTED, judge
-from sparsefed.commands.reproduce.comparison import body, columns, outcome
+from sparsefed.commands.reproduce.document import body, columns
 from sparsefed.commands.reproduce.exhibit import Exhibit
 from sparsefed.commands.reproduce.exhibit_charts import charts, together
 from sparsefed.commands.reproduce.grid import plan
-from sparsefed.commands.reproduce.run import run_exhibits
+from sparsefed.commands.reproduce.run import outcome, run_exhibits
 from sparsefed.core.errors import ConfigError
 from sparsefed.reports.pictures import picture
 from sparsefed.sweeps.cells import cell as cell_of
 from sparsefed.sweeps.cells import twin
 from sparsefed.sweeps.plan import strongest
 from sparsefed.theory import ensembles
-from tests.support.exhibits_tiny import PAPER, TINY, row
-
-BOUNDS = """
-title = "Ensembles"
-where = "Section 2"
-question = "How many?"
-kind = "formula"
-formula = "sparsefed.theory.ensembles:rows"
-metrics = ["largest_m", "largest_share"]
-[[claims]]
-text = "no guarantee above 0.5 % for 10 000 devices and more"
-where = "Section 2"
-metric = "largest_share"
-below = 0.005
-at = { ensemble = "1 %", n = ["10000", "20000", "50000", "100000", "1000000"] }
-[chart]
-kind = "lines"
-x = "n"
-y = ["largest_share"]
-colour = "ensemble"
-"""
+from tests.support.exhibits_tiny import BOUNDS, PAPER, TINY, row
 
 
 def tiny(old: str = "", new: str = "") -> Exhibit:

@@ -17,6 +17,8 @@ from sparsefed.commands.reproduce import grid, run
 from sparsefed.commands.reproduce import load as reading
 from sparsefed.commands.reproduce.exhibit import Exhibit
 from sparsefed.core.errors import ConfigError
+from sparsefed.sweeps.pool import Pool
+from tests.support.exhibits_tiny import BOUNDS, PAPER, TINY
 from tests.support.processes import Nursery, Server
 
 MINUTES, CORES = 5, 2  # what all of them may take, together
@@ -71,6 +73,33 @@ def test_all_means_every_exhibit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(run, "load", recorded)
     result = CliRunner().invoke(app, ["reproduce", "--all", "--scale", "smoke", "--out", str(tmp_path)])
     assert isinstance(result.exception, ConfigError) and wanted == EXHIBITS
+
+
+def test_all_runs_every_exhibit_to_its_end_and_nothing_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two exhibits in the place of the paper's: a grid with a search and twins, and a formula."""
+    texts = {"exhibits/tiny.toml": TINY.replace("rounds = 24", "rounds = 4"), "exhibits/bounds.toml": BOUNDS}
+    for name, text in {**texts, "paper/tiny.json": PAPER}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(reading, "package", lambda: tmp_path)
+    out = tmp_path / "results"
+    command = ["reproduce", "--all", "--scale", "smoke", "--jobs", "1", "--out", str(out)]
+    done = CliRunner().invoke(app, command, env={"COLUMNS": "200"})
+    assert done.exit_code == 0, done.output
+    results = {name: (out / f"{name}.smoke.jsonl").read_text() for name in ("tiny", "bounds")}
+    rows = {name: [json.loads(line) for line in text.splitlines()] for name, text in results.items()}
+    assert {row["status"] for several in rows.values() for row in several} == {"done"}
+    assert [row["cell"]["defense"] for row in rows["tiny"] if row["role"] == "result"] == [
+        defense for defense in ("Clipping", "SparseFed", "Nobody") for _ in range(2)
+    ]
+    assert "SparseFed has the lowest attack accuracy" in done.output and "no guarantee above 0.5 %" in done.output
+    assert {path.name for path in out.glob("*.smoke.*")} == {
+        f"{name}.smoke.{kind}" for name in results for kind in ("jsonl", "html", "png", "svg")
+    }
+    monkeypatch.setattr(Pool, "start", None)  # nothing is given to a worker
+    again = run.reproduce(reading.names(), scale="smoke", folder=out, jobs=1)
+    assert [result.problem for result in again] == [None, None]
+    assert results == {name: (out / f"{name}.smoke.jsonl").read_text() for name in results}
 
 
 def test_a_name_nobody_knows_is_one_sentence(tmp_path: Path) -> None:

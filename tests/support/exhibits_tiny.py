@@ -1,4 +1,4 @@
-"""A small exhibit for tests: two defenses, a search, twins; seconds on generated data."""
+"""Small exhibits for tests: two defenses, a search, twins, seconds on generated data; and a formula."""
 
 from __future__ import annotations
 
@@ -70,6 +70,26 @@ PAPER = """
   {"cell": {"defense": "Clipping"}, "metric": "attack_mean", "value": 1.0, "as_printed": "100"},
   {"cell": {"defense": "SparseFed", "data": "One"}, "metric": "attack_mean", "value": "DNC", "as_printed": "DNC"}],
  "notes": ["made up"]}
+"""
+
+BOUNDS = """
+title = "Ensembles"
+where = "Section 2"
+question = "How many?"
+kind = "formula"
+formula = "sparsefed.theory.ensembles:rows"
+metrics = ["largest_m", "largest_share"]
+[[claims]]
+text = "no guarantee above 0.5 % for 10 000 devices and more"
+where = "Section 2"
+metric = "largest_share"
+below = 0.005
+at = { ensemble = "1 %", n = ["10000", "20000", "50000", "100000", "1000000"] }
+[chart]
+kind = "lines"
+x = "n"
+y = ["largest_share"]
+colour = "ensemble"
 """
 
 

@@ -308,8 +308,7 @@ def reproduce(
     exit code is 2, and the same command tries it again.
     """
     from sparsefed.commands.reproduce import load as reading
-    from sparsefed.commands.reproduce.comparison import rules
-    from sparsefed.commands.reproduce.document import listing
+    from sparsefed.commands.reproduce.document import listing, rules
     from sparsefed.commands.reproduce.run import reproduce as reproduced
     from sparsefed.reports.to_terminal import rich_table
 

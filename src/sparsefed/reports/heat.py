@@ -17,9 +17,9 @@ from sparsefed.results.twins import Comparison, class_accuracies
 RULE = (
     "Attack accuracy: the share of the attackers' targets on which the model says what they want; test accuracy, and "
     "the points lost; both at the last evaluation, and means where there are several seeds. Held: attackers get at "
-    "most 10 points more than they get for nothing, and at most 5 points of test accuracy are lost; fell: 50 points, "
-    "or 20, or the model did not converge; in part: between. Both against the same defense without attackers where "
-    "there is such a run, else against nothing and against the best test accuracy that there is."
+    "most 10 points more than the baseline, and at most 5 points of test accuracy are lost; fell: 50 points, or 20, or "
+    "the model did not converge; in part: between. The baseline is the same defense without attackers where there is "
+    "such a run, else an attack accuracy of 0 and the best test accuracy that there is."
 )
 LEVELS: Mapping[Judgement | None, Level] = {"held": "good", "in part": "fair", "fell": "poor"}
 MOST_ROWS = 20  # of a table that is not folded
@@ -80,7 +80,7 @@ def class_part(runs: Sequence[RunRecord], compared: Sequence[Comparison]) -> Ite
     """Yield classes against runs, the more numerous in rows; nothing if no run measured it."""
     named = zip(labels(runs), runs, strict=True)
     measured = {label: accuracies for label, run in named if (accuracies := class_accuracies(run))}
-    names = list(dict.fromkeys(name for by_class in measured.values() for name in by_class))
+    names = list(dict.fromkeys(name for classes in measured.values() for name in classes))
     if not names:
         return
     lost = {each.name: each.class_drops for each in compared if each.class_drops}
@@ -92,8 +92,8 @@ def class_part(runs: Sequence[RunRecord], compared: Sequence[Comparison]) -> Ite
     caption, few = "Test accuracy by class, at the last evaluation", len(measured) <= len(names)
     down, across = (names, list(measured)) if few else (list(measured), names)
     rows = [(each, *(cells[(other, each) if few else (each, other)] for other in across)) for each in down]
-    told = table(caption, ("Class" if few else "Run", *across), rows)
-    yield from fold(caption, told, when=len(rows) > MOST_ROWS)
+    by_class = table(caption, ("Class" if few else "Run", *across), rows)
+    yield from fold(caption, by_class, when=len(rows) > MOST_ROWS)
     yield note(f"{WRONG} {LOST}" if lost else WRONG)
 
 

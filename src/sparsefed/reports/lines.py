@@ -6,7 +6,7 @@ Every chart is drawn for a white page; a dark page recolours text and axes itsel
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import altair as alt
@@ -31,10 +31,12 @@ GREY = PALETTE[-1]
 DASHES = ((1, 0), (8, 3), (3, 2))
 ROUND = "Round"  # a field, an axis and a line of the tooltip
 RUN = "Run"
+LOW, HIGH = "low", "high"  # fields: the ends of an error bar
 INK = "#5f6670"  # text, readable on white; the page overrides it in the dark
 TEXT = {"labelColor": INK, "labelFontSize": 12}
 LEGEND = TEXT | {"labelLimit": 240, "orient": "top", "title": None, "symbolType": "stroke", "symbolSize": 300}
-MARKS = {key: value for key, value in LEGEND.items() if not key.startswith("symbol")} | {"offset": 24}  # of points
+SWATCHES = {key: value for key, value in LEGEND.items() if not key.startswith("symbol")}  # of what is no line
+MARKS = SWATCHES | {"offset": 24}  # of points
 CONFIG: dict[str, Any] = {
     "aria": False,  # each chart is one picture with one text alternative, not hundreds of labelled marks
     "background": "white",
@@ -59,25 +61,29 @@ def points_each(lines: int) -> int:
     return max(LEAST_POINTS, min(MOST_POINTS, MOST_IN_ALL // lines))
 
 
-def log_axis(values: Sequence[float], title: str, format: str) -> alt.Y:
+def log_scale(values: Iterable[float], title: str, format: str, **options: Any) -> dict[str, Any]:
     """Return a logarithmic axis; its padding keeps flat curves off the frame and the domain non-empty."""
-    low, high = significant(min(values) / 1.25), significant(max(values) * 1.25)
-    scale = alt.Scale(type="log", domain=[low, high], nice=False)
-    return alt.Y("value:Q", title=title, axis=alt.Axis(format=format, values=log_ticks(low, high)), scale=scale)
+    known = list(values)
+    low, high = significant(min(known) / 1.25), significant(max(known) * 1.25)
+    axis = alt.Axis(format=format, values=log_ticks(low, high), **options)
+    return {"title": title, "axis": axis, "scale": alt.Scale(type="log", domain=[low, high], nice=False)}
+
+
+def log_axis(values: Sequence[float], title: str, format: str) -> alt.Y:
+    """Return the logarithmic y axis of curves."""
+    return alt.Y("value:Q", **log_scale(values, title, format))
 
 
 def drawn(
-    lines: Mapping[str, Curve],
-    strokes: Sequence[Stroke],
-    y: alt.Y,
-    write: Callable[[float], str],
-    title: alt.Title,
+    lines: Mapping[str, Curve], strokes: Sequence[Stroke], y: alt.Y, write: Callable[[float], str], title: alt.Title
 ) -> alt.LayerChart:
     """Draw named curves, with a rule that snaps to the round nearest to the pointer and lists every value there."""
     names = list(lines)
-    long = [{"line": name, ROUND: t, "value": significant(v)} for name, points in lines.items() for t, v in points]
+    long: list[dict[str, Any]] = [
+        {"line": name, ROUND: t, "value": significant(v)} for name, points in lines.items() for t, v in points
+    ]
     looks = dict(zip(names, strokes, strict=True))
-    x, hover = _round_axis(lines), _nearest([ROUND])
+    x, hover = round_axis(max(point[ROUND] for point in long)), _nearest([ROUND])
     seen = alt.when(hover).then(alt.value(1)).otherwise(alt.value(0))
     base = alt.Chart(alt.InlineData(values=long)).encode(x=x, y=y, color=colours(looks))
     curves = base.mark_line(strokeWidth=2, clip=True).encode(strokeDash=dashes(looks))
@@ -91,16 +97,14 @@ def drawn(
 def crowd(lines: Mapping[str, Curve], families: Mapping[str, str], y: alt.Y, title: alt.Title) -> alt.LayerChart:
     """Draw more curves than a legend can name: coloured by family, with the one nearest to the pointer highlighted."""
     names = list(dict.fromkeys(families[name] for name in lines))
-    long = [
+    long: list[dict[str, Any]] = [
         {RUN: name, "family": families[name], ROUND: t, "value": significant(v, 3)}
         for name, points in lines.items()
         for t, v in points
     ]
     looks = {name: stroke(i) for i, name in enumerate(names)}
-    hover = _nearest([RUN])
-    base = alt.Chart(alt.InlineData(values=long)).encode(
-        x=_round_axis(lines), y=y, color=colours(looks, "family"), detail=alt.Detail(f"{RUN}:N")
-    )
+    x, hover = round_axis(max(point[ROUND] for point in long)), _nearest([RUN])
+    base = alt.Chart(alt.InlineData(values=long)).encode(x=x, y=y, color=colours(looks, "family"), detail=f"{RUN}:N")
     width = alt.when(hover).then(alt.value(3.5)).otherwise(alt.value(1.5))
     opacity = alt.when(hover).then(alt.value(1)).otherwise(alt.value(0.85))
     curves = base.mark_line(clip=True).encode(strokeDash=dashes(looks, "family"), strokeWidth=width, opacity=opacity)
@@ -108,14 +112,22 @@ def crowd(lines: Mapping[str, Curve], families: Mapping[str, str], y: alt.Y, tit
     return dressed(alt.LayerChart(layer=[curves, dots]), title, names)
 
 
+def means(base: alt.Chart, y: alt.Y, bars: bool = True, **line: Any) -> list[alt.Chart]:
+    """Draw lines through means, a dot at each and, if wanted, an error bar; `line` are encodings of the lines alone."""
+    lines = base.mark_line(strokeWidth=2).encode(y=y, **line)
+    dots = base.mark_point(filled=True, size=45, opacity=1, tooltip=alt.TooltipContent("data")).encode(y=y)
+    errors = base.mark_rule(clip=True).encode(y=alt.Y(f"{LOW}:Q", title=""), y2=f"{HIGH}:Q")
+    return [lines, dots, *([errors] if bars else [])]
+
+
 def dressed(
-    chart: alt.LayerChart, title: alt.Title, names: Sequence[str], legend: Mapping[str, Any] = LEGEND
+    chart: alt.LayerChart, title: alt.Title, names: Sequence[str], legend: Mapping[str, Any] = LEGEND, height: int = 280
 ) -> alt.LayerChart:
     """Return the chart with title, size and theme, its legend in as many columns as fit."""
     # Pixels of a column: the line, then a letter each up to the label limit. A page narrower than SIZE needs to know.
     column = 46 + 6.5 * min(36, max(map(len, names)))
     columns = {"columns": max(1, int(SIZE["width"] // column))}
-    sized = chart.properties(title=title, usermeta={"legendColumn": column}, **SIZE)
+    sized = chart.properties(title=title, usermeta={"legendColumn": column}, width=SIZE["width"], height=height)
     done: alt.LayerChart = sized.configure(**CONFIG, legend={**legend, **columns})
     return done
 
@@ -126,16 +138,17 @@ def share_axis(field: str, low: float = 0, high: float = 1) -> dict[str, Any]:
     return {"shorthand": f"{field}:Q", "title": field, "axis": axis, "scale": {"domain": [low, high]}}
 
 
-def colours(strokes: Mapping[str, Stroke], field: str = "line") -> alt.Color:
+def colours(strokes: Mapping[str, Stroke], field: str = "line", legend: bool = True) -> alt.Color:
     """Return the colours of named lines."""
     # The domain also gives the order: a `sort` would carry the names into an expression that not every name survives.
-    return alt.Color(f"{field}:N", scale=alt.Scale(domain=[*strokes], range=[each.color for each in strokes.values()]))
+    scale = alt.Scale(domain=[*strokes], range=[each.color for each in strokes.values()])
+    return alt.Color(f"{field}:N", scale=scale, legend=alt.Undefined if legend else None)
 
 
-def dashes(strokes: Mapping[str, Stroke], field: str = "line") -> alt.StrokeDash:
-    """Return the dashes of named lines."""
+def dashes(strokes: Mapping[str, Stroke], field: str = "line", legend: bool = True) -> alt.StrokeDash:
+    """Return the dashes of named lines; they share the legend of the colours, so both have one or neither."""
     scale = alt.Scale(domain=[*strokes], range=[list(each.dash) for each in strokes.values()])
-    return alt.StrokeDash(f"{field}:N", scale=scale)
+    return alt.StrokeDash(f"{field}:N", scale=scale, legend=alt.Undefined if legend else None)
 
 
 def marks(
@@ -159,10 +172,10 @@ def stairs(points: Sequence[Mapping[str, Any]], color: str, step: Literal["step-
     return drawn
 
 
-def _round_axis(lines: Mapping[str, Curve]) -> alt.X:
-    last = max(points[-1][0] for points in lines.values())
+def round_axis(last: float, field: str = ROUND) -> alt.X:
+    """Return the axis of rounds, from 0 to the last."""
     axis = alt.Axis(format="d", grid=False, tickMinStep=1, tickCount=6, labelFlush=False)
-    return alt.X(f"{ROUND}:Q", title=ROUND, axis=axis, scale=alt.Scale(domain=[0, last], nice=False))
+    return alt.X(f"{field}:Q", title=ROUND, axis=axis, scale=alt.Scale(domain=[0, last], nice=False))
 
 
 def _nearest(fields: list[str]) -> alt.Parameter:
@@ -175,5 +188,5 @@ def _readings(lines: Mapping[str, Curve], write: Callable[[float], str]) -> list
     """Return, for each round on the chart, the values of all lines as the text shown at the pointer."""
     at = {name: dict(points) for name, points in lines.items()}
     rounds = sorted({t for values in at.values() for t in values})
-    told = ({name: write(values[t]) if t in values else "–" for name, values in at.items()} for t in rounds)
-    return [{ROUND: t} | texts | {ROUND: t} for t, texts in zip(rounds, told, strict=True)]
+    texts = ({name: write(values[t]) if t in values else "–" for name, values in at.items()} for t in rounds)
+    return [{ROUND: t} | line | {ROUND: t} for t, line in zip(rounds, texts, strict=True)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
-from typing import Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import altair as alt
 
@@ -54,8 +54,7 @@ def worst_cases(matrix: Matrix) -> list[Point]:
     met = {pair for pair, entry in matrix.attacked.items() if entry.test is not None}
     fit = [d for d in matrix.defenses if any((d, attack) in met for attack in matrix.hostile)]
     shared = [attack for attack in matrix.hostile if all((d, attack) in met for d in fit)]
-    found = (_worst(matrix, defense, shared) for defense in fit)
-    points = [point for point in found if point is not None]
+    points = [point for defense in fit if (point := _worst(matrix, defense, shared)) is not None]
     return points if len(points) > 1 else []
 
 
@@ -77,17 +76,15 @@ def chart(points: Sequence[Point], title: str) -> alt.LayerChart:
     """Draw defenses by test and attack accuracy, with the front as stairs."""
     best = front(points)
     low, high = tenths([p.test for p in points])
-    x = alt.X(**share_axis(TEST, low, high))
     top = min(1.0, tenths([p.attack for p in points])[1] + 0.1)  # a name has room above its point
-    y = alt.Y(**share_axis(ATTACK, 0, significant(top)))
-    told = alt.Title(title, subtitle=textwrap.wrap(f"Not beaten: {'; '.join(map(_told, best))}.", 100))
+    x, y = alt.X(**share_axis(TEST, low, high)), alt.Y(**share_axis(ATTACK, 0, significant(top)))
     along = stairs([_datum(p, best) for p in best], PALETTE[0], "step-after").encode(order=alt.Order(f"{TEST}:Q"))
     dots = marks([_datum(p, best) for p in points], KINDS, size=90, opacity=1)
-    layers = [along.encode(x=x, y=y), dots.encode(x=x, y=y)]
-    layers += [
-        names.encode(x=x, y=y, text=alt.Text(f"{DEFENSE}:N")) for names in _labels(points, best, (low + high) / 2, high)
-    ]
-    return dressed(alt.LayerChart(layer=layers), told, list(KINDS), MARKS)
+    names = _labels(points if len(points) <= MOST_LABELS else best[:MOST_LABELS], best, low, high)
+    layers = [each.encode(x=x, y=y) for each in (along, dots, *names)]
+    shares = (f"{p.name} with {percent(p.test)} test accuracy and {percent(p.attack)} attack accuracy" for p in best)
+    subtitle = textwrap.wrap(f"Not beaten: {'; '.join(shares)}.", 100)
+    return dressed(alt.LayerChart(layer=layers), alt.Title(title, subtitle=subtitle), list(KINDS), MARKS)
 
 
 def numbers_table(points: Sequence[Point]) -> Table:
@@ -100,44 +97,35 @@ def numbers_table(points: Sequence[Point]) -> Table:
     return table("Defenses at their worst", (DEFENSE, TEST, ATTACK, ""), rows)
 
 
-def crowds(points: Sequence[Point], width: float) -> list[list[Point]]:
+def groups(points: Sequence[Point], width: float) -> list[list[Point]]:
     """Group points whose names would overlap, each group from left to right; `width` is the axis's.
 
-    >>> [_names(group) for group in crowds([Point("b", 0.82, 0.9), Point("c", 0.8, 0.2), Point("a", 0.8, 0.9)], 0.5)]
-    ['c', 'a, b']
+    >>> near = groups([Point("b", 0.82, 0.9), Point("c", 0.8, 0.2), Point("a", 0.8, 0.9)], 0.5)
+    >>> [[point.name for point in group] for group in near]
+    [['c'], ['a', 'b']]
     """
-    groups: list[list[Point]] = []
+    grouped: list[list[Point]] = []
     for point in sorted(points, key=lambda p: p.test):
-        near = (g for g in groups if any(_meet(point, other, width) for other in g))
-        if (group := next(near, None)) is None:
-            groups.append([point])
+        for group in grouped:
+            if any(
+                abs(point.test - p.test) < NEAR[0] * width and abs(point.attack - p.attack) < NEAR[1] for p in group
+            ):
+                group.append(point)
+                break
         else:
-            group.append(point)
-    return groups
+            grouped.append([point])
+    return grouped
 
 
-def _meet(one: Point, other: Point, width: float) -> bool:
-    return abs(one.test - other.test) < NEAR[0] * width and abs(one.attack - other.attack) < NEAR[1]
-
-
-def _names(group: Sequence[Point]) -> str:
-    return ", ".join(point.name for point in group)
-
-
-def _labels(points: Sequence[Point], best: Sequence[Point], middle: float, high: float) -> Iterator[alt.Chart]:
+def _labels(points: Sequence[Point], best: Sequence[Point], low: float, high: float) -> Iterator[alt.Chart]:
     """Yield names beside the points, on the side that has room; names that would overlap are merged."""
-    named = points if len(points) <= MOST_LABELS else best[:MOST_LABELS]
-    width = 2 * (high - middle)
-    sides: dict[Literal["left", "right"], list[Point]] = {
-        "left": [group[-1]._replace(name=_names(group)) for group in crowds(named, width) if group[-1].test < middle],
-        "right": [group[0]._replace(name=_names(group)) for group in crowds(named, width) if group[-1].test >= middle],
-    }
-    for align, own in sides.items():
-        if own:
-            data = alt.InlineData(values=[_datum(p, best) for p in own])
-            # To avoid overlaps, names to the left of their points are lower, but not on the axis.
-            dx, dy = (8, -8) if align == "left" else (-8, 3)
-            yield alt.Chart(data).mark_text(align=align, dx=dx, dy=dy, baseline="bottom", fontSize=12, limit=400)
+    for group in groups(points, high - low):
+        left = group[-1].test < (low + high) / 2
+        named = (group[-1] if left else group[0])._replace(name=", ".join(point.name for point in group))
+        data = alt.Chart(alt.InlineData(values=[_datum(named, best)])).encode(text=alt.Text(f"{DEFENSE}:N"))
+        # To avoid overlaps, names to the left of their points are lower, but not on the axis.
+        place: dict[str, Any] = {"align": "left", "dx": 8, "dy": -8} if left else {"align": "right", "dx": -8, "dy": 3}
+        yield data.mark_text(baseline="bottom", fontSize=12, limit=400, **place)
 
 
 def _datum(point: Point, best: Sequence[Point]) -> dict[str, str | float]:
@@ -147,7 +135,3 @@ def _datum(point: Point, best: Sequence[Point]) -> dict[str, str | float]:
 
 def _kind(point: Point, best: Sequence[Point]) -> str:
     return "not beaten" if point in best else "beaten in both"
-
-
-def _told(point: Point) -> str:
-    return f"{point.name} with {percent(point.test)} test accuracy and {percent(point.attack)} attack accuracy"

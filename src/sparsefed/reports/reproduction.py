@@ -22,8 +22,9 @@ def configs(runs: Sequence[RunRecord]) -> Iterator[Block]:
     every = [dict(flat(run.config)) for run in runs]
     if len(runs) > 1:
         apart = [{key: each.get(key, "–") for key in differing(every)} for each in every]
-        told = _facts_table("Where the configs differ", runs, apart) or paragraph("All runs have the same config.")
-        yield from fold("Where the configs differ", told, when=len(runs) > MOST_COLUMNS)
+        differences = _facts_table("Where the configs differ", runs, apart)
+        same = paragraph("All runs have the same config.")
+        yield from fold("Where the configs differ", differences or same, when=len(runs) > MOST_COLUMNS)
     named = zip(labels(runs), runs, strict=True)
     full = [Fold(f"Config of {label}", (Listing(toml.dumps(run.config)),)) for label, run in named]
     yield from fold("All configs", *full, when=len(runs) > MOST_COLUMNS)
@@ -56,17 +57,16 @@ def again(runs: Sequence[RunRecord]) -> Iterator[Block]:
 
 def _preparation(runs: Sequence[RunRecord]) -> list[str]:
     """Return the commands that restore the code and the versions, as far as all runs agree on them."""
-    commits = {str(run.manifest.get("commit") or "") for run in runs}
-    found = [_texts(run.manifest.get("versions")) for run in runs]
-    pins = [f"{name}=={version.split('+')[0]}" for name in PINNED if (version := _agreed(found, name))]
-    commit = commits.pop() if len(commits) == 1 else ""
+    commit = _agreed([str(run.manifest.get("commit") or "") for run in runs])
+    versions = [_texts(run.manifest.get("versions")) for run in runs]
+    agreed = {name: _agreed([each.get(name, "") for each in versions]) for name in PINNED}
+    pins = [f"{name}=={version.split('+')[0]}" for name, version in agreed.items() if version]
     checkout = f"git checkout {commit.rstrip('+')}{'   # and changes that were not committed' * commit.endswith('+')}"
     return ([checkout] if commit else []) + ([f"pip install . {' '.join(pins)}"] if pins else [])
 
 
-def _agreed(facts: Sequence[Facts], key: str) -> str:
-    values = {each.get(key, "") for each in facts}
-    return values.pop() if len(values) == 1 else ""
+def _agreed(values: Sequence[str]) -> str:
+    return values[0] if len(set(values)) == 1 else ""
 
 
 def file_name(label: str) -> str:

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import attrgetter
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import altair as alt
 
 from sparsefed.core.types import RunRecord
-from sparsefed.reports.lines import MARKS, PALETTE, dressed, share_axis
+from sparsefed.reports.lines import HIGH, LOW, colours, dashes, dressed, log_scale, means, share_axis, stroke
 from sparsefed.results.groups import facts, frozen, told_apart
-from sparsefed.results.matrix import NO_ATTACK, mean
-from sparsefed.results.numbers import finite, log_ticks, percent, significant
+from sparsefed.results.matrix import NO_ATTACK
+from sparsefed.results.numbers import finite, percent, significant
 from sparsefed.results.summary import SummaryRow, attacked, summary
 
 DIALS = {"k": "k, the coordinates that a round may change", "clip_norm": "L, the norm that an update may have"}
-MEASURES = {"Test accuracy": PALETTE[0], "Attack accuracy": PALETTE[1]}
+MEASURES: Mapping[str, Callable[[SummaryRow], float | None]] = {
+    "Test accuracy": attrgetter("test_accuracy"),
+    "Attack accuracy": attrgetter("attack_accuracy"),
+}
 MOST_CHARTS = 6  # per parameter
 SHARE = "Share"
 
@@ -55,47 +60,26 @@ def tradeoffs(runs: Sequence[RunRecord]) -> dict[str, alt.LayerChart]:
 
 def chart(sweep: Sweep) -> alt.LayerChart:
     """Draw test and attack accuracy against the parameter: means over seeds, with bars from minimum to maximum."""
-    points = _points(sweep)
-    kinds = [kind for kind in MEASURES if any(point["kind"] == kind for point in points)]
-    x = _axis(sweep)
-    color = alt.Color("kind:N", scale=alt.Scale(domain=kinds, range=[MEASURES[kind] for kind in kinds]))
-    shape = alt.Shape("kind:N", scale=alt.Scale(domain=kinds, range=["circle", "square"][: len(kinds)]))
-    base = alt.Chart(alt.InlineData(values=points)).encode(x=x, y=alt.Y(**share_axis(SHARE)), color=color)
-    lines = base.mark_line(strokeWidth=2)
-    marks = base.mark_point(filled=True, size=70, opacity=1, tooltip=alt.TooltipContent("data")).encode(shape=shape)
-    bars = base.mark_rule(strokeWidth=1.5).encode(y=alt.Y("low:Q"), y2=alt.Y2("high:Q"))
-    title = alt.Title(f"{DIALS[sweep.dial].split(',')[0]} for {sweep.name}", subtitle=textwrap.wrap(_told(points), 100))
-    return dressed(alt.LayerChart(layer=[lines, bars, marks]), title, kinds or [SHARE], MARKS)
+    points = list(_points(sweep))
+    measured = {point["kind"] for point in points}
+    looks = {kind: stroke(i) for i, kind in enumerate(MEASURES) if kind in measured}
+    format = "~s" if max(sweep.rows) > 1000 else "~g"
+    x = alt.X("at:Q", **log_scale(sweep.rows, f"{DIALS[sweep.dial]} (log)", format, grid=False))
+    base = alt.Chart(alt.InlineData(values=points)).encode(x=x, color=colours(looks, "kind"))
+    layers = means(base, alt.Y(**share_axis(SHARE)), strokeDash=dashes(looks, "kind"))
+    shares = "; ".join(f"at {point['at']:g} {point['kind'].lower()} {percent(point[SHARE])}" for point in points)
+    subtitle = textwrap.wrap(f"At the last evaluation, means over the seeds: {shares}.", 100)
+    title = alt.Title(f"{DIALS[sweep.dial].split(',')[0]} for {sweep.name}", subtitle=subtitle)
+    return dressed(alt.LayerChart(layer=layers), title, list(looks) or [SHARE])
 
 
-def _axis(sweep: Sweep) -> alt.X:
-    low, high = min(sweep.rows) / 1.25, max(sweep.rows) * 1.25
-    axis = alt.Axis(format="~s" if high > 1000 else "~g", values=log_ticks(low, high), grid=False)
-    scale = alt.Scale(type="log", domain=[significant(low), significant(high)], nice=False)
-    return alt.X("at:Q", title=f"{DIALS[sweep.dial]} (log)", axis=axis, scale=scale)
-
-
-def _points(sweep: Sweep) -> list[dict[str, Any]]:
-    measured = {
-        "Test accuracy": {value: [row.test_accuracy for row in rows] for value, rows in sweep.rows.items()},
-        "Attack accuracy": {value: [row.attack_accuracy for row in rows] for value, rows in sweep.rows.items()},
-    }
-    return [
-        _point(kind, value, [each for each in several if each is not None])
-        for kind, by_value in measured.items()
-        for value, several in by_value.items()
-        if mean(several) is not None
-    ]
-
-
-def _point(kind: str, value: float, several: Sequence[float]) -> dict[str, Any]:
-    shares = {SHARE: mean(several) or 0.0, "low": min(several), "high": max(several)}
-    return {"kind": kind, "at": value, **{key: significant(v) for key, v in shares.items()}, "seeds": len(several)}
-
-
-def _told(points: Sequence[Mapping[str, Any]]) -> str:
-    told = (f"at {point['at']:g} {point['kind'].lower()} {percent(point[SHARE])}" for point in points)
-    return f"At the last evaluation, means over the seeds: {'; '.join(told)}."
+def _points(sweep: Sweep) -> Iterator[dict[str, Any]]:
+    for kind, accuracy in MEASURES.items():
+        for value, rows in sweep.rows.items():
+            if shares := [share for share in map(accuracy, rows) if share is not None]:
+                numbers = {SHARE: fmean(shares), LOW: min(shares), HIGH: max(shares)}
+                written = {key: significant(number) for key, number in numbers.items()}
+                yield {"kind": kind, "at": value, **written, "seeds": len(shares)}
 
 
 def _pair(run: RunRecord) -> str:

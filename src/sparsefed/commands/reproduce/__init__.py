@@ -5,5 +5,5 @@ paper/NAME.json     the paper's numbers, and where it prints them
 grid.py             combinations of the axes -> configs -> a plan of cells
 run.py              `reproduce`: runs what is missing, returns an `ExhibitResult`
 claims.py           the paper's claims, and whether they hold here
-comparison.py, exhibit_charts.py, document.py   the result for a reader
+document.py, exhibit_charts.py   the result for a reader
 """

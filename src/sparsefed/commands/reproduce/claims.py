@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Literal
 
-from sparsefed.commands.reproduce.exhibit import COMPARING, TRENDS, Claim, Exhibit, Pick
+from sparsefed.commands.reproduce.exhibit import BOUNDS, COMPARING, TRENDS, Claim, Exhibit, Pick
 from sparsefed.commands.reproduce.grid import matches
 from sparsefed.results.measures import measure
 from sparsefed.sweeps.ledger import Row
@@ -47,9 +47,15 @@ class MetricEntry:
 
     values: Mapping[str, str]
     numbers: tuple[float, ...]  # one per seed
-    converged: bool  # whether more than half of the runs did
+    runs: int = 0  # that are done
+    lost: int = 0  # of these, how many did not converge
     exact: bool = False  # a formula's: one number is enough
     attack: str | None = None
+
+    @property
+    def converged(self) -> bool:
+        """Return whether more than half of the runs converged."""
+        return 2 * self.lost < max(self.runs, 1)
 
     @property
     def mean(self) -> float | None:
@@ -73,7 +79,7 @@ class ClaimComparison:
     """A claim at one combination; `holds` is None if it was not tested."""
 
     holds: bool | None
-    told: str
+    text: str
 
 
 @dataclass(frozen=True)
@@ -89,19 +95,18 @@ def entries(
     rows: Sequence[Row], metric: str, exact: bool = False, expected: Sequence[Mapping[str, str]] = ()
 ) -> list[MetricEntry]:
     """Return a metric by combination, in the order of the results; failed or missing runs have no number."""
-    groups: dict[tuple[str, ...], list[Row]] = {tuple(values.values()): [] for values in expected}
-    named = {tuple(values.values()): values for values in expected}
+    groups: dict[tuple[tuple[str, str], ...], list[Row]] = {tuple(values.items()): [] for values in expected}
     for row in rows:
         if row["role"] == "result":
-            groups.setdefault(tuple(row["cell"].values()), []).append(row)
-    return [_entry(group, metric, exact) if group else MetricEntry(named[n], (), False) for n, group in groups.items()]
+            groups.setdefault(tuple(row["cell"].items()), []).append(row)
+    return [_entry(dict(values), group, metric, exact) for values, group in groups.items()]
 
 
-def _entry(group: Sequence[Row], metric: str, exact: bool) -> MetricEntry:
+def _entry(values: Mapping[str, str], group: Sequence[Row], metric: str, exact: bool) -> MetricEntry:
     done = [row["metrics"] for row in group if row["status"] == "done"]
-    numbers = tuple(float(found[metric]) for found in done if found.get(metric) is not None)
-    lost = sum(not found.get("converged", True) for found in done)
-    return MetricEntry(group[0]["cell"], numbers, 2 * lost < max(len(done), 1), exact, group[0]["attack"])
+    numbers = tuple(float(metrics[metric]) for metrics in done if metrics.get(metric) is not None)
+    lost = sum(not metrics.get("converged", True) for metrics in done)
+    return MetricEntry(values, numbers, len(done), lost, exact, group[0]["attack"] if group else None)
 
 
 def judge(exhibit: Exhibit, rows: Sequence[Row], expected: Sequence[Mapping[str, str]] = ()) -> list[Judged]:
@@ -110,15 +115,12 @@ def judge(exhibit: Exhibit, rows: Sequence[Row], expected: Sequence[Mapping[str,
     return [_judged(claim, entries(rows, claim.metric, exact, expected)) for claim in exhibit.claims]
 
 
-def _judged(claim: Claim, found: Sequence[MetricEntry]) -> Judged:
-    there = [entry for entry in found if matches(entry.values, claim.at)]
-    if claim.form in COMPARING:
-        compared = list(_comparisons(claim, there))
-    elif claim.form in TRENDS:
-        compared = list(_trends(claim, there))
-    else:
-        compared = [_bounded(claim, entry) for entry in there]
-    return Judged(claim, _verdict(compared), tuple(compared))
+def _judged(claim: Claim, every: Sequence[MetricEntry]) -> Judged:
+    there = [entry for entry in every if matches(entry.values, claim.at)]
+    forms = {COMPARING: _against_others, TRENDS: _along_axis, BOUNDS: _against_bound}
+    compare = next(compare for names, compare in forms.items() if claim.form in names)
+    comparisons = tuple(compare(claim, there))
+    return Judged(claim, _verdict(comparisons), comparisons)
 
 
 def _verdict(compared: Sequence[ClaimComparison]) -> Verdict:
@@ -130,100 +132,83 @@ def _verdict(compared: Sequence[ClaimComparison]) -> Verdict:
     return HOLDS if all(tested) and len(tested) == len(compared) else PART
 
 
-# --- one value against others ----------------------------------------------------------------------------------------
-
-
-def _comparisons(claim: Claim, found: Sequence[MetricEntry]) -> Iterator[ClaimComparison]:
+def _against_others(claim: Claim, there: Sequence[MetricEntry]) -> Iterator[ClaimComparison]:
+    """Compare one value of an axis with the others, all else being equal."""
     subject: Pick = getattr(claim, claim.form)
     (axis,) = subject
-    for own in found:
+    for own in there:
         if matches(own.values, subject):
-            rivals = [e for e in found if _beside(own, e, axis) and matches(e.values, claim.than or {})]
-            if claim.metric.startswith("attack"):
-                rivals = [rival for rival in rivals if rival.converged or not rival.numbers]
-            yield from (_compared(claim, own, rival, axis) for rival in rivals)
-
-
-def _beside(own: MetricEntry, other: MetricEntry, axis: str) -> bool:
-    """Return whether two entries differ in that axis alone."""
-    rest = [{a: v for a, v in entry.values.items() if a != axis} for entry in (own, other)]
-    return rest[0] == rest[1] and own.values[axis] != other.values[axis]
+            for rival in there:
+                beside = _without(own, axis) == _without(rival, axis) and own.values[axis] != rival.values[axis]
+                fit = rival.converged or not rival.numbers or not claim.metric.startswith("attack")
+                if beside and fit and matches(rival.values, claim.than or {}):
+                    yield _compared(claim, own, rival, axis)
 
 
 def _compared(claim: Claim, own: MetricEntry, rival: MetricEntry, axis: str) -> ClaimComparison:
-    told = f"{_named(own)}: {_written(claim, own)} against {_written(claim, rival)} ({rival.values[axis]})"
-    if own.error is None or rival.error is None or own.mean is None or rival.mean is None:
-        return ClaimComparison(None, f"{told}: {_why(own, rival)}")
-    if not own.converged and claim.metric.startswith("attack"):
-        return ClaimComparison(False, f"{told}: did not converge")
-    if claim.form == "alike":
-        gap, noise = rival.mean - own.mean, math.hypot(own.error, rival.error)
-        return ClaimComparison(abs(gap) + noise <= (claim.within or 0.0), told)
-    low, high = (own, rival) if claim.form == "lower" else (rival, own)
-    noise = math.hypot(claim.factor * (low.error or 0.0), high.error or 0.0)
-    return _beyond((high.mean or 0.0) - claim.factor * (low.mean or 0.0), claim.by, noise, told)
+    write = measure(claim.metric).write
+    text = f"{', '.join(own.values.values())}: {write(own.mean)} against {write(rival.mean)} ({rival.values[axis]})"
+    if not own.converged and claim.metric.startswith("attack") and _tested(own, rival):
+        return ClaimComparison(False, f"{text}: did not converge")
+    if claim.form == "alike" and _tested(own, rival):
+        gap, noise = _difference(own, rival)
+        return ClaimComparison(abs(gap) + noise <= (claim.within or 0.0), text)
+    return _ordered(claim, *((rival, own) if claim.form == "higher" else (own, rival)), text)
 
 
-def _beyond(gap: float, by: float, noise: float, told: str) -> ClaimComparison:
-    if by < gap <= noise:  # the sign and size are right, but may be chance
-        return ClaimComparison(False, f"{told}: within the spread")
-    return ClaimComparison(gap > by, told)
-
-
-# --- along an axis, and against a bound ------------------------------------------------------------------------------
-
-
-def _trends(claim: Claim, found: Sequence[MetricEntry]) -> Iterator[ClaimComparison]:
+def _along_axis(claim: Claim, there: Sequence[MetricEntry]) -> Iterator[ClaimComparison]:
+    """Follow the metric along an axis, all else being equal."""
     axis = claim.rises or claim.falls or ""
     lines: dict[tuple[str, ...], list[MetricEntry]] = {}
-    for entry in found:
-        lines.setdefault(tuple(value for name, value in entry.values.items() if name != axis), []).append(entry)
+    for entry in there:
+        lines.setdefault(tuple(_without(entry, axis).values()), []).append(entry)
     return (_trend(claim, axis, line) for line in lines.values() if len(line) > 1)
 
 
 def _trend(claim: Claim, axis: str, line: Sequence[MetricEntry]) -> ClaimComparison:
-    sign = 1 if claim.form == "rises" else -1
-    first, last = line[0], line[-1]
-    way = ", ".join(f"{entry.values[axis]}: {_written(claim, entry)}" for entry in line)
-    told = f"{_named(first, axis)}: {way}" if len(first.values) > 1 else way
-    if any(entry.error is None or entry.mean is None for entry in line):
-        return ClaimComparison(None, f"{told}: {_why(*line)}")
-    whole = _beyond(sign * _gap(first, last), claim.by, _noise(first, last), told)
-    for one, other in itertools.pairwise(line):
-        if sign * _gap(one, other) < -_noise(one, other):
-            return ClaimComparison(False, f"{told}: goes back at {other.values[axis]}")
-    return whole
+    others = ", ".join(_without(line[0], axis).values())
+    way = ", ".join(f"{entry.values[axis]}: {measure(claim.metric).write(entry.mean)}" for entry in line)
+    text = f"{others}: {way}" if others else way
+    rising = line if claim.form == "rises" else line[::-1]
+    if _tested(*line):
+        for one, other in itertools.pairwise(line):
+            gap, noise = _difference(one, other)
+            if (gap if claim.form == "rises" else -gap) < -noise:
+                return ClaimComparison(False, f"{text}: goes back at {other.values[axis]}")
+    return _ordered(claim, rising[0], rising[-1], text, line)
 
 
-def _gap(one: MetricEntry, other: MetricEntry) -> float:
-    return (other.mean or 0.0) - (one.mean or 0.0)
+def _against_bound(claim: Claim, there: Sequence[MetricEntry]) -> Iterator[ClaimComparison]:
+    """Compare every entry with a number."""
+    limit = (claim.above or 0.0) if claim.below is None else claim.below
+    bound = MetricEntry({}, (limit,), exact=True)
+    for entry in there:
+        text = f"{', '.join(entry.values.values())}: {measure(claim.metric).write(entry.mean)}"
+        yield _ordered(claim, *((bound, entry) if claim.below is None else (entry, bound)), text)
 
 
-def _noise(one: MetricEntry, other: MetricEntry) -> float:
-    return math.hypot(one.error or 0.0, other.error or 0.0)
+def _ordered(
+    claim: Claim, low: MetricEntry, high: MetricEntry, text: str, line: Sequence[MetricEntry] = ()
+) -> ClaimComparison:
+    """Judge whether one entry is lower than another by as much as claimed; not tested if any of the line is not."""
+    if not _tested(low, high, *line):
+        missing = not all(entry.numbers for entry in (low, high, *line))
+        return ClaimComparison(None, f"{text}: {'a run is missing' if missing else 'one seed'}, not tested")
+    gap, noise = _difference(low, high, claim.factor)
+    if claim.by < gap <= noise:  # the sign and size are right, but may be chance
+        return ClaimComparison(False, f"{text}: within the spread")
+    return ClaimComparison(gap > claim.by, text)
 
 
-def _bounded(claim: Claim, entry: MetricEntry) -> ClaimComparison:
-    told = f"{_named(entry)}: {_written(claim, entry)}"
-    if entry.error is None or entry.mean is None:
-        return ClaimComparison(None, f"{told}: {_why(entry)}")
-    if claim.below is not None:
-        return _beyond(claim.below - entry.mean, 0.0, entry.error, told)
-    return _beyond(entry.mean - (claim.above or 0.0), 0.0, entry.error, told)
+def _tested(*several: MetricEntry) -> bool:
+    return all(entry.mean is not None and entry.error is not None for entry in several)
 
 
-# --- words -----------------------------------------------------------------------------------------------------------
+def _difference(low: MetricEntry, high: MetricEntry, factor: float = 1.0) -> tuple[float, float]:
+    """Return by how much one entry exceeds a multiple of the other, and the standard error of that."""
+    gap = (high.mean or 0.0) - factor * (low.mean or 0.0)
+    return gap, math.hypot(factor * (low.error or 0.0), high.error or 0.0)
 
 
-def _named(entry: MetricEntry, without: str = "") -> str:
-    return ", ".join(value for axis, value in entry.values.items() if axis != without)
-
-
-def _written(claim: Claim, entry: MetricEntry) -> str:
-    return measure(claim.metric).write(entry.mean)
-
-
-def _why(*found: MetricEntry) -> str:
-    if any(not entry.numbers for entry in found):
-        return "a run is missing, not tested"
-    return "one seed, not tested"
+def _without(entry: MetricEntry, axis: str) -> dict[str, str]:
+    return {name: value for name, value in entry.values.items() if name != axis}

@@ -2,33 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
-from sparsefed.commands.reproduce.claims import HOLDS, NOT, PART, Judged
-from sparsefed.commands.reproduce.comparison import (
-    ExhibitResult,
-    body,
-    columns,
-    grounds,
-    rules,
-    summary,
-    what_was_scaled,
-)
-from sparsefed.commands.reproduce.exhibit import Exhibit, ScaleName
-from sparsefed.commands.reproduce.exhibit_charts import SAID, charts, together
-from sparsefed.commands.reproduce.grid import combinations
+from sparsefed.commands.reproduce.claims import HOLDS, NOT, PART, RULE, UNTESTED, Judged, MetricEntry, entries
+from sparsefed.commands.reproduce.exhibit import Exhibit, PaperRow, ScaleName
+from sparsefed.commands.reproduce.exhibit_charts import CAPTION, charts, together
+from sparsefed.commands.reproduce.grid import combinations, matches, scaled
 from sparsefed.commands.reproduce.load import load, names
+from sparsefed.commands.reproduce.run import ExhibitResult
 from sparsefed.core import toml
 from sparsefed.core.dtypes import has_bfloat16
 from sparsefed.reports import document as doc
 from sparsefed.reports.pictures import picture
+from sparsefed.results.measures import measure
 from sparsefed.results.numbers import duration
+from sparsefed.sweeps.plan import FIXED, STRONGEST
 
 MOST_SHOWN = 6  # of the comparisons behind a verdict
 LEVELS: Mapping[str, doc.Level] = {HOLDS: "good", PART: "fair", NOT: "poor"}
 HOURS = 100  # from so many minutes on times are shown in hours
 SLOWER = "Minutes are those of a processor with bfloat16. This one has none: expect twice as long, or more."
+DNC = "DNC"
+OURS = (
+    "Ours: mean ± standard deviation over the seeds. DNC: did not converge in at least half of the runs, that is, the "
+    "test loss is not finite at the end, or the accuracy at most 1.2 times that of always naming the most frequent "
+    "class. Paper: as printed there."
+)
+OF_OTHERS = ("converged", "unattacked", "attack_anyway")  # known, whether or not the run itself converged
+FIXED_ATTACK = "Fixed attack: its parameters are as given, not tuned for each defense."
+COUNTED = {  # a verdict on one claim, and on several
+    HOLDS: ("holds", "hold"),
+    PART: ("holds in part", "hold in part"),
+    NOT: ("does not hold here", "do not hold here"),
+    UNTESTED: ("was not tested", "were not tested"),
+}
+MARKS = {True: "✓", False: "✗", None: "?"}
 
 
 def document(outcome: ExhibitResult) -> doc.Document:
@@ -38,63 +48,13 @@ def document(outcome: ExhibitResult) -> doc.Document:
     notes = outcome.paper.notes
     parts = (
         doc.section("Summary", _summary(outcome), terminal=True),
-        doc.section("Charts", [doc.Figure(name, chart, SAID) for name, chart in drawn.items()]),
+        doc.section("Charts", [doc.Figure(name, chart, CAPTION) for name, chart in drawn.items()]),
         doc.section("What was run", _configs(outcome), terminal=True),
         doc.section("Notes on the paper's numbers", [doc.Bullets(tuple(notes))] if notes else []),
         doc.section("How to run it again", _again(outcome)),
     )
     lead = f"{exhibit.question} Scale: {outcome.scale}."
     return doc.Document(f"SparseFed: {exhibit.title}", lead, parts, heading=f"{exhibit.where}: {exhibit.title}")
-
-
-def _summary(outcome: ExhibitResult) -> Iterator[doc.Block]:
-    yield doc.paragraph(summary(outcome), kind="verdict")
-    if outcome.judged:
-        lines = ((each.claim.text, each.claim.where, _verdict(each), _comparisons(each)) for each in outcome.judged)
-        yield doc.table("What the paper says", ("Claim", "Where", "Here", "Comparisons"), lines, "lines")
-    yield _numbers(outcome)
-    yield from map(doc.note, rules(outcome))
-
-
-def _verdict(judged: Judged) -> doc.TableCell:
-    return doc.TableCell(judged.verdict, level=LEVELS.get(judged.verdict, ""), strong=True)
-
-
-def _comparisons(judged: Judged) -> doc.TableCell:
-    """Return the comparisons behind a verdict, folded if it holds everywhere."""
-    many = len(judged.comparisons)
-    everywhere = judged.verdict == HOLDS and many > 1
-    return doc.TableCell("\n".join(grounds(judged, MOST_SHOWN)), fold=f"at all {many}" if everywhere else "")
-
-
-def _numbers(outcome: ExhibitResult) -> doc.Table:
-    """Return our numbers next to the paper's; a terminal omits names that are equal in every row."""
-    heads, lines = columns(outcome), body(outcome)
-    same = [head.ours is None and len({line[i] for line in lines}) == 1 < len(lines) for i, head in enumerate(heads)]
-    every = [
-        doc.Head(head.title, left=head.ours is None, page_only=same[i], below=head.ours is False)
-        for i, head in enumerate(heads)
-    ]
-    return doc.table("Our numbers beside the paper's", every, lines)
-
-
-def _configs(outcome: ExhibitResult) -> Iterator[doc.Block]:
-    changed = what_was_scaled(outcome)
-    if changed:
-        yield doc.Heading(f"What scale {outcome.scale} changes")
-        yield doc.Bullets(tuple(changed))
-    if not outcome.exact:
-        first = combinations(outcome.exhibit, outcome.scale)[0]
-        name = ", ".join(first.values.values())
-        text = toml.dumps(first.result(0, next(iter(first.variants), None)).table)
-        yield from doc.fold(f"Config of the first combination: {name}", doc.Listing(text))
-
-
-def _again(outcome: ExhibitResult) -> Iterator[doc.Block]:
-    yield doc.Listing(f"sparsefed reproduce {outcome.exhibit.name} --scale {outcome.scale}")
-    cells = len({row["key"] for row in outcome.rows if row["key"]})
-    took = "" if outcome.seconds is None else f" They took {duration(outcome.seconds)} of one worker's time."
-    yield doc.paragraph(f"{cells} runs.{took}" if cells else "A formula: nothing is run.")
 
 
 def files(outcome: ExhibitResult) -> dict[str, str | bytes]:
@@ -104,13 +64,147 @@ def files(outcome: ExhibitResult) -> dict[str, str | bytes]:
     return {f"{outcome.name}.html": outcome.to_html(), **pictures}
 
 
-def records(outcome: ExhibitResult) -> list[dict[str, Any]]:
-    """Return the runs: their place in the grid, their role and their metrics."""
-    kept = ("role", "status", "seed", "attack", "key")
-    return [
-        {**row["cell"], **{name: row[name] for name in kept if name in row}, **(row.get("metrics") or {})}
-        for row in outcome.rows
-    ]
+def _summary(outcome: ExhibitResult) -> Iterator[doc.Block]:
+    yield doc.paragraph(fared(each.verdict for each in outcome.judged), kind="verdict")
+    if outcome.judged:
+        lines = ((each.claim.text, each.claim.where, *_verdict(each)) for each in outcome.judged)
+        yield doc.table("What the paper says", ("Claim", "Where", "Here", "Comparisons"), lines, "lines")
+    yield _numbers(outcome)
+    yield from map(doc.note, rules(outcome))
+
+
+def _verdict(judged: Judged) -> tuple[doc.TableCell, doc.TableCell]:
+    """Return a verdict and the comparisons behind it, folded if it holds everywhere."""
+    many = len(judged.comparisons)
+    fold = f"at all {many}" if judged.verdict == HOLDS and many > 1 else ""
+    verdict = doc.TableCell(judged.verdict, level=LEVELS.get(judged.verdict, ""), strong=True)
+    return verdict, doc.TableCell("\n".join(grounds(judged, MOST_SHOWN)), fold=fold)
+
+
+def _numbers(outcome: ExhibitResult) -> doc.Table:
+    """Return our numbers next to the paper's; a terminal omits names that are equal in every row."""
+    heads, lines = columns(outcome), body(outcome)
+    same = [len({line[i] for line in lines}) == 1 < len(lines) for i in range(len(heads))]
+    heads = [replace(head, page_only=head.left and alike) for head, alike in zip(heads, same, strict=True)]
+    return doc.table("Our numbers beside the paper's", heads, lines)
+
+
+def _configs(outcome: ExhibitResult) -> Iterator[doc.Block]:
+    if outcome.exact:
+        return
+    exhibit, scale = outcome.exhibit, outcome.scale
+    notes = [each.note for name, each in exhibit.scales.items() if name == scale and each.note]
+    if changes := (*notes, *scaled(exhibit, scale)):
+        yield doc.Heading(f"What scale {scale} changes")
+        yield doc.Bullets(changes)
+    first = combinations(exhibit, scale)[0]
+    name = ", ".join(first.values.values())
+    text = toml.dumps(first.result(0, next(iter(first.variants), None)).table)
+    yield from doc.fold(f"Config of the first combination: {name}", doc.Listing(text))
+
+
+def _again(outcome: ExhibitResult) -> Iterator[doc.Block]:
+    yield doc.Listing(f"sparsefed reproduce {outcome.exhibit.name} --scale {outcome.scale}")
+    cells = len({row["key"] for row in outcome.rows if row["key"]})
+    took = "" if outcome.seconds is None else f" They took {duration(outcome.seconds)} of one worker's time."
+    yield doc.paragraph(f"{cells} runs.{took}" if cells else "A formula: nothing is run.")
+
+
+# --- our numbers and the paper's -------------------------------------------------------------------------------------
+
+
+def columns(outcome: ExhibitResult) -> list[doc.Head]:
+    """Return the columns: the axes, the attack if there is one, and for each metric ours and the paper's if any."""
+    axes = list(dict.fromkeys(axis for row in outcome.rows for axis in row["cell"]))
+    attack = ["variant" if "attack" in axes else "attack"] if _attacks(outcome) else []
+    heads = [doc.Head(name, left=True) for name in (*axes, *attack)]
+    for metric in outcome.exhibit.metrics:
+        title = measure(metric).title
+        paper = [doc.Head(f"{title}, paper", below=True)] if _printed(outcome, metric) else []
+        heads += [doc.Head(title), *paper]
+    return heads
+
+
+def body(outcome: ExhibitResult) -> list[list[str]]:
+    """Return the cells under the columns, one row per combination."""
+    by_metric = [entries(outcome.rows, metric, outcome.exact) for metric in outcome.exhibit.metrics]
+    return [_line(outcome, line) for line in zip(*by_metric, strict=True)]
+
+
+def _line(outcome: ExhibitResult, line: Sequence[MetricEntry]) -> list[str]:
+    values = line[0].values
+    cells = [*values.values(), *([line[0].attack or "none"] if _attacks(outcome) else [])]
+    for metric, entry in zip(outcome.exhibit.metrics, line, strict=True):
+        cells.append(_ours(metric, entry))
+        if printed := _printed(outcome, metric):
+            cells.append(next((row.as_printed for row in printed if matches(values, row.pick)), "–"))
+    return cells
+
+
+def _ours(metric: str, entry: MetricEntry) -> str:
+    """Format one of our numbers with its spread.
+
+    >>> _ours("attack_mean", MetricEntry({}, (0.5, 0.7), runs=2))
+    '60.0% ± 14.1'
+    >>> _ours("attack_mean", MetricEntry({}, (0.1, 0.1), runs=2, lost=2))
+    'DNC'
+    """
+    if not entry.numbers:
+        return "–"
+    lost = 0 if metric in OF_OTHERS else entry.lost
+    if lost and not entry.converged:
+        return DNC
+    write = measure(metric).write
+    around = "" if entry.spread is None or entry.exact else f" ± {write(entry.spread).rstrip('%×')}"
+    return f"{write(entry.mean)}{around}" + (f" ({lost} of {entry.runs} DNC)" if lost else "")
+
+
+def _attacks(outcome: ExhibitResult) -> set[str]:
+    """Return the variants of the attack that are reported."""
+    return {row["attack"] for row in outcome.rows if row["role"] == "result"} - {None}
+
+
+def _printed(outcome: ExhibitResult, metric: str) -> list[PaperRow]:
+    return [row for row in outcome.paper.rows if row.metric == metric]
+
+
+# --- sentences -------------------------------------------------------------------------------------------------------
+
+
+def fared(verdicts: Iterable[str], where: str = "") -> str:
+    """Return how several claims fared, in a sentence.
+
+    >>> fared([HOLDS, NOT, NOT], " in two tables"), fared([PART])
+    ('Of 3 claims in two tables, 1 holds, 2 do not hold here.', 'Of 1 claim, 1 holds in part.')
+    """
+    count = Counter(verdicts)
+    if not count:
+        return "No claim is attached to this exhibit."
+    parts = (
+        f"{count[each]} {one if count[each] == 1 else many}" for each, (one, many) in COUNTED.items() if count[each]
+    )
+    return f"Of {count.total()} claim{'s' if count.total() > 1 else ''}{where}, {', '.join(parts)}."
+
+
+def grounds(judged: Judged, most: int) -> list[str]:
+    """Return the comparisons behind a verdict, one line each, failures first."""
+    ordered = sorted(judged.comparisons, key=lambda each: bool(each.holds))
+    shown = [f"{MARKS[each.holds]} {each.text}" for each in ordered[:most]]
+    return [*shown, f"and {len(ordered) - most} more"] if len(ordered) > most else shown
+
+
+def rules(outcome: ExhibitResult) -> Iterator[str]:
+    """Yield the rules behind the numbers and verdicts."""
+    attacks = _attacks(outcome)
+    if not outcome.exact:
+        yield OURS
+        yield from [FIXED_ATTACK] if FIXED in attacks else []
+        yield from [STRONGEST] if attacks - {FIXED} else []
+    if outcome.judged:
+        yield RULE
+
+
+# --- the list --------------------------------------------------------------------------------------------------------
 
 
 def listing() -> doc.Table:

@@ -1,28 +1,27 @@
 """The data model of an exhibit (a table, figure or claim of the paper): scales, claims, chart, the paper's numbers.
 
-This module defines the shape of an exhibit's file and checks what the file alone can show; `load.py` checks the names
-in it, and `grid.py` its configs.
+This module defines the shape of an exhibit's file and checks every name in it; `load.py` reads it, and `grid.py` checks
+its configs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat, NonNegativeFloat, model_validator
 
+from sparsefed.core.errors import unknown
+from sparsefed.results.measures import MEASURES
 from sparsefed.sweeps.cells import Table, Twin
 
 SCALES = ("smoke", "laptop", "schedule", "paper")
 ScaleName = Literal["smoke", "laptop", "schedule", "paper"]
+ROUND = "round"  # what a chart may have on its x axis beside axes and metrics
 
 
 def _several(given: Any) -> Any:
     return (given,) if isinstance(given, str) else given
-
-
-def _picked(given: Any) -> Any:
-    return {axis: _several(values) for axis, values in given.items()} if isinstance(given, dict) else given
 
 
 def _twins(given: Any) -> Any:
@@ -30,10 +29,10 @@ def _twins(given: Any) -> Any:
 
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_several)]
-Pick = Annotated[dict[str, tuple[str, ...]], BeforeValidator(_picked)]  # values of axes, one or several of each
+Pick = dict[str, Names]  # values of axes, one or several of each
+AxisValues = Mapping[str, Iterable[str]]
 Twins = Annotated[tuple[Twin, ...], BeforeValidator(_twins)]
 SeedCount = Annotated[int, Field(strict=True, ge=1)]
-Share = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class _Record(BaseModel):
@@ -64,18 +63,19 @@ class ExhibitScale(_Record):
     @model_validator(mode="after")
     def _each_seed_once(self) -> ExhibitScale:
         if len(set(self.seeds)) < len(self.seeds):
-            raise ValueError(f"seeds that differ from each other, but they are {list(self.seeds)}")
+            raise ValueError(f"the seeds must differ from each other, but are {list(self.seeds)}")
         return self
 
     def seeds_at(self, values: Mapping[str, str]) -> tuple[int, ...]:
         """Return the seeds of one combination: expensive runs may have fewer."""
-        told = [count for axis, counts in self.fewer_seeds.items() for v, count in counts.items() if values[axis] == v]
-        return self.seeds[: min(told, default=len(self.seeds))]
+        limits = [counts[values[axis]] for axis, counts in self.fewer_seeds.items() if values[axis] in counts]
+        return self.seeds[: min(limits, default=len(self.seeds))]
 
 
 COMPARING = ("lower", "higher", "alike")
 TRENDS = ("rises", "falls")
 BOUNDS = ("below", "above")
+FORMS = (*COMPARING, *TRENDS, *BOUNDS)
 
 
 class Claim(_Record):
@@ -90,30 +90,35 @@ class Claim(_Record):
     than: Pick | None = None
     rises: str | None = None  # along this axis, in the order of its values
     falls: str | None = None
-    below: Share | None = None  # a bound for everything at `at`
-    above: Share | None = None
-    by: Annotated[float, Field(ge=0)] = 0.0  # how much at least, in the metric's unit
+    below: FiniteFloat | None = None  # a bound for everything at `at`
+    above: FiniteFloat | None = None
+    by: NonNegativeFloat = 0.0  # how much at least, in the metric's unit
     factor: Annotated[float, Field(ge=1)] = 1.0  # and how many times lower or higher at least
-    within: Annotated[float, Field(ge=0)] | None = None
+    within: NonNegativeFloat | None = None
     at: Pick = {}  # where it is made; everywhere by default
 
     @property
     def form(self) -> str:
         """Return which kind of comparison the claim makes."""
-        return next(name for name in (*COMPARING, *TRENDS, *BOUNDS) if getattr(self, name) is not None)
+        return next(name for name in FORMS if getattr(self, name) is not None)
 
     @model_validator(mode="after")
     def _one_form(self) -> Claim:
-        forms = [name for name in (*COMPARING, *TRENDS, *BOUNDS) if getattr(self, name) is not None]
+        forms = [name for name in FORMS if getattr(self, name) is not None]
         if len(forms) != 1:
-            raise ValueError(f"a claim with one of {', '.join((*COMPARING, *TRENDS, *BOUNDS))}, but has {forms}")
-        subject = getattr(self, forms[0]) if forms[0] in COMPARING else None
-        if subject is not None and (len(subject) != 1 or len(next(iter(subject.values()))) != 1):
-            raise ValueError(f'a claim about one value of one axis, e.g. {forms[0]} = {{ defense = "SparseFed" }}')
-        if subject is not None and self.than is not None and self.than.keys() != subject.keys():
-            raise ValueError(f"a claim whose `than` is about the same axis as {forms[0]}: {', '.join(subject)}")
-        if (forms[0] == "alike") != (self.within is not None):
-            raise ValueError("a claim with both `alike` and `within`, or neither")
+            raise ValueError(f"must be a claim with one of {', '.join(FORMS)}, but has {forms}")
+        (form,) = forms
+        subject: Pick = getattr(self, form) if form in COMPARING else {}
+        if form in COMPARING and [len(values) for values in subject.values()] != [1]:
+            raise ValueError(f'must be a claim about one value of one axis, e.g. {form} = {{ defense = "SparseFed" }}')
+        if subject and self.than is not None and self.than.keys() != subject.keys():
+            raise ValueError(f"must be a claim whose `than` is about the same axis as {form}: {', '.join(subject)}")
+        if (form == "alike") != (self.within is not None):
+            raise ValueError("must be a claim with both `alike` and `within`, or neither")
+        if form in BOUNDS and self.by:
+            raise ValueError("`by` is for comparisons; change the bound instead")
+        if form not in ("lower", "higher") and self.factor != 1:
+            raise ValueError("`factor` is for `lower` and `higher`")
         return self
 
 
@@ -129,6 +134,12 @@ class Chart(_Record):
     y: Annotated[Names, Field(min_length=1)]
     colour: str | None = None
     panel: str | None = None  # an axis: a picture for each of its values
+
+    @model_validator(mode="after")
+    def _heat_goes_down(self) -> Chart:
+        if self.kind == "heat" and self.colour is None:
+            raise ValueError("a chart of kind 'heat' needs `colour`, the axis that goes down")
+        return self
 
 
 class Exhibit(_Record):
@@ -154,10 +165,47 @@ class Exhibit(_Record):
     @model_validator(mode="after")
     def _fits_its_kind(self) -> Exhibit:
         if self.kind == "formula" and (not self.formula or self.scales or self.axes or self.common):
-            raise ValueError("a formula's exhibit with `formula` and without common, axes and scales")
+            raise ValueError("an exhibit of a formula must have `formula`, and neither common, axes nor scales")
         if self.kind == "runs" and (self.formula or not self.scales or not self.axes):
-            raise ValueError("an exhibit of runs with axes and scales, and without `formula`")
+            raise ValueError("an exhibit of runs must have axes and scales, and no `formula`")
+        for problem in self._problems():
+            raise ValueError(problem)
         return self
+
+    def unknown_names(
+        self, metrics: Iterable[str] = (), picks: Iterable[AxisValues] = (), where: str = ""
+    ) -> Iterator[str]:
+        """Yield a sentence for each metric, axis and value that does not exist; a formula's rows bring their own."""
+        if self.kind == "formula":
+            return
+        place = f" in {where}" if where else ""
+        yield from (unknown("metric", metric, MEASURES) for metric in metrics if metric not in MEASURES)
+        for axis, values in ((axis, values) for pick in picks for axis, values in pick.items()):
+            if axis not in self.axes:
+                yield unknown(f"axis{place}", axis, self.axes)
+            known = self.axes.get(axis, {})
+            yield from (
+                unknown(f"value of axis '{axis}'{place}", value, known) for value in values if value not in known
+            )
+
+    def _problems(self) -> Iterator[str]:
+        yield from self.unknown_names(self.metrics, self.skip, "skip")
+        variants = self.search.attacks if self.search else {}
+        for name, scale in self.scales.items():
+            parts: dict[str, AxisValues] = {"only": scale.only, "axes": scale.axes, "fewer_seeds": scale.fewer_seeds}
+            for key, pick in parts.items():
+                yield from self.unknown_names(picks=[pick], where=f"scales.{name}.{key}")
+            chosen = () if isinstance(scale.search, bool) else scale.search
+            yield from (unknown(f"attack of scales.{name}.search", v, variants) for v in chosen if v not in variants)
+        for claim in self.claims:
+            trend: Pick = {axis: () for axis in (claim.rises, claim.falls) if axis is not None}
+            picks = filter(None, (claim.lower, claim.higher, claim.alike, claim.than, claim.at, trend))
+            yield from (f"claim '{claim.text}': {each}" for each in self.unknown_names([claim.metric], picks))
+        if self.chart is not None:
+            chart, pareto = self.chart, self.chart.kind == "pareto"
+            x = [] if pareto or (chart.kind == "lines" and chart.x == ROUND) else [chart.x]
+            axes = filter(None, [*x, chart.colour, chart.panel])
+            yield from self.unknown_names([*chart.y, *([chart.x] if pareto else [])], [dict.fromkeys(axes, ())])
 
 
 class PaperRow(_Record):
@@ -168,6 +216,11 @@ class PaperRow(_Record):
     value: float | str | None  # text where the paper prints none, e.g. "DNC"
     spread: float | None = None
     as_printed: str
+
+    @property
+    def pick(self) -> Pick:
+        """Return the combinations at which the number stands."""
+        return {axis: (value,) for axis, value in self.cell.items()}
 
 
 class Paper(_Record):

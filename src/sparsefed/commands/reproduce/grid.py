@@ -11,17 +11,17 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from sparsefed.commands.reproduce.exhibit import Exhibit, ExhibitScale, Pick
-from sparsefed.commands.reproduce.load import ROUND, scale_of
+from sparsefed.commands.reproduce.exhibit import ROUND, Exhibit, ExhibitScale, Pick
+from sparsefed.commands.reproduce.load import scale_of
 from sparsefed.config import templates as bases
-from sparsefed.core import toml
 from sparsefed.core.errors import ConfigError
+from sparsefed.results.groups import differing, flat
 from sparsefed.sweeps.cells import Combination, Table
-from sparsefed.sweeps.plan import CellGroup, SweepPlan, group
+from sparsefed.sweeps.plan import SweepPlan, group
 
 BESIDE = ("epochs", "checkpoint_every")  # implied by the rounds, and without effect on results
+MOST_CHANGES = 4  # of one key, in the list of what a scale changes
 
 
 @dataclass(frozen=True)
@@ -37,24 +37,21 @@ def plan(exhibit: Exhibit, scale: str) -> ExhibitPlan:
     if exhibit.kind == "formula":
         return ExhibitPlan(exhibit, SweepPlan(exhibit.name, (), scale))
     chosen, chart = scale_of(exhibit, scale), exhibit.chart
-    groups = tuple(_group(exhibit, chosen, each) for each in combinations(exhibit, scale))
+    twins = exhibit.twins if chosen.twins is None else chosen.twins
+    search = (exhibit.search.seed, exhibit.search.set) if exhibit.search else ()
+    every = combinations(exhibit, scale)
+    groups = tuple(group(each, chosen.seeds_at(each.values), twins, *search) for each in every)
     curves = chart.y if chart is not None and chart.x == ROUND else ()
     return ExhibitPlan(exhibit, SweepPlan(exhibit.name, groups, scale, curves))
-
-
-def _group(exhibit: Exhibit, scale: ExhibitScale, each: Combination) -> CellGroup:
-    kinds = exhibit.twins if scale.twins is None else scale.twins
-    search = exhibit.search
-    return group(each, scale.seeds_at(each.values), kinds, *((search.seed, search.set) if search else ()))
 
 
 def combinations(exhibit: Exhibit, scale: str) -> list[Combination]:
     """Return what is run at a scale, in the exhibit's order; every config is parsed, so that none fails later."""
     chosen = scale_of(exhibit, scale)
-    found = [_combination(exhibit, chosen, values, scale) for values in _values(exhibit, chosen)]
-    if not found:
+    every = [_combination(exhibit, chosen, values, scale) for values in _values(exhibit, chosen)]
+    if not every:
         raise ConfigError(f"exhibit {exhibit.name}: nothing is left at scale '{scale}'; look at skip and only")
-    return found
+    return every
 
 
 def _values(exhibit: Exhibit, scale: ExhibitScale) -> Iterator[dict[str, str]]:
@@ -112,17 +109,19 @@ def scaled(exhibit: Exhibit, scale: str) -> list[str]:
     """Return how the configs differ from those of scale `paper`, one line per key; empty without such a scale."""
     if scale == "paper" or "paper" not in exhibit.scales:
         return []
-    full = {_id(each): each for each in combinations(exhibit, "paper")}
-    ours = {_id(each): each for each in combinations(exhibit, scale)}
-    changes: dict[str, dict[tuple[str, str], None]] = {}
-    for values, each in ours.items():
-        if values in full:
-            for key, before, now in _differences(_flat(full[values]), _flat(each)):
-                changes.setdefault(key, {})[before, now] = None
-    lines = [f"{key}: {_told(list(pairs))}" for key, pairs in changes.items()]
-    seeds = [len(scale_of(exhibit, each).seeds) for each in ("paper", scale)]
-    left_out = [f"combinations: {len(ours)} instead of {len(full)}"] if len(ours) < len(full) else []
-    return lines + left_out + ([f"seeds: {seeds[1]} instead of {seeds[0]}"] if seeds[0] != seeds[1] else [])
+    full, ours = ({_id(each): _flat(each) for each in combinations(exhibit, name)} for name in ("paper", scale))
+    changes: dict[str, dict[str, None]] = {}
+    for values, now in ours.items():
+        before = full.get(values, now)
+        for key in differing([before, now]):
+            change = f"{now.get(key, 'not given')} instead of {before.get(key, 'not given')}"
+            changes.setdefault(key, {})[change] = None
+    lines = [f"{key}: {_shortened(list(several))}" for key, several in changes.items()]
+    counts = {
+        "combinations": (len(ours), len(full)),
+        "seeds": (len(scale_of(exhibit, scale).seeds), len(scale_of(exhibit, "paper").seeds)),
+    }
+    return lines + [f"{what}: {now} instead of {before}" for what, (now, before) in counts.items() if now != before]
 
 
 def _id(combination: Combination) -> tuple[str, ...]:
@@ -130,24 +129,9 @@ def _id(combination: Combination) -> tuple[str, ...]:
 
 
 def _flat(combination: Combination) -> dict[str, str]:
-    told = dict(_leaves(combination.result(0).table))
-    return {key: item for key, item in told.items() if key not in BESIDE}
+    return {key: item for key, item in flat(combination.result(0).table) if key not in BESIDE}
 
 
-def _leaves(table: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
-    for key, item in table.items():
-        if isinstance(item, Mapping):
-            yield from _leaves(item, f"{path}{key}.")
-        else:
-            yield f"{path}{key}", toml.value(item)
-
-
-def _differences(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
-    for key in dict.fromkeys((*before, *now)):
-        if before.get(key) != now.get(key):
-            yield key, before.get(key, "not given"), now.get(key, "not given")
-
-
-def _told(pairs: list[tuple[str, str]]) -> str:
-    shown = "; ".join(f"{now} instead of {before}" for before, now in pairs[:4])
-    return shown + (f"; and {len(pairs) - 4} more" if len(pairs) > 4 else "")
+def _shortened(changes: list[str]) -> str:
+    more = [f"and {len(changes) - MOST_CHANGES} more"] if len(changes) > MOST_CHANGES else []
+    return "; ".join([*changes[:MOST_CHANGES], *more])

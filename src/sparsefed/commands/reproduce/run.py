@@ -3,48 +3,82 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, overload
 
-from sparsefed.commands.reproduce.comparison import ExhibitResult, outcome
-from sparsefed.commands.reproduce.exhibit import Exhibit
+from sparsefed.commands.reproduce.claims import Judged, judge
+from sparsefed.commands.reproduce.exhibit import Exhibit, Paper
 from sparsefed.commands.reproduce.grid import ExhibitPlan, plan
-from sparsefed.commands.reproduce.load import load
+from sparsefed.commands.reproduce.load import load, load_paper
 from sparsefed.config import resolve
+from sparsefed.core.errors import RunError
 from sparsefed.core.progress import OnProgress
+from sparsefed.reports.result import Report
 from sparsefed.sweeps import ledger as results
 from sparsefed.sweeps.ledger import Ledger, Row
 from sparsefed.sweeps.runner import default_jobs, failures, run_plans, working_folder
 
+Names = list[str] | tuple[str, ...]
+Folder = str | Path | None
+
+
+@dataclass(frozen=True)
+class ExhibitResult(Report, described_by="sparsefed.commands.reproduce.document"):
+    """An exhibit at a scale: its results, the paper's numbers and the verdicts on the paper's claims."""
+
+    exhibit: Exhibit
+    scale: str
+    rows: tuple[Row, ...]
+    paper: Paper
+    judged: tuple[Judged, ...]
+    seconds: float | None  # of all its runs, where they were timed
+    problem: RunError | None = None  # a sentence about runs that failed, of this exhibit or of others run with it
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return one flat record per reported run: the values of the axes, attack, seed, and its measures by name."""
+        reported = (row for row in self.rows if row["role"] == "result")
+        return [
+            {**row["cell"], "variant": row["attack"], "seed": row["seed"], "status": row["status"], **row["metrics"]}
+            for row in reported
+        ]
+
+    @property
+    def exact(self) -> bool:
+        return self.exhibit.kind == "formula"
+
+    @property
+    def name(self) -> str:
+        return f"{self.exhibit.name}.{self.scale}"
+
+
+def outcome(plan: ExhibitPlan, out: Path, folder: Traversable | None = None) -> ExhibitResult:
+    """Return the result of an exhibit from the results file of its plan."""
+    exhibit, rows = plan.exhibit, results.read(results.path(out, plan.sweep))
+    judged = judge(exhibit, rows, [group.values for group in plan.sweep.groups])
+    seconds = results.seconds(out, {row["key"] for row in rows})
+    paper = load_paper(exhibit, folder)
+    return ExhibitResult(exhibit, plan.sweep.scale, tuple(rows), paper, tuple(judged), seconds)
+
 
 @overload
 def reproduce(
-    names: str,
-    *,
-    scale: str = "laptop",
-    folder: str | Path | None = None,
-    jobs: int | None = None,
-    on_progress: OnProgress = ...,
+    names: str, *, scale: str = ..., folder: Folder = ..., jobs: int | None = ..., on_progress: OnProgress = ...
 ) -> ExhibitResult: ...
 
 
 @overload
 def reproduce(
-    names: list[str] | tuple[str, ...],
-    *,
-    scale: str = "laptop",
-    folder: str | Path | None = None,
-    jobs: int | None = None,
-    on_progress: OnProgress = ...,
+    names: Names, *, scale: str = ..., folder: Folder = ..., jobs: int | None = ..., on_progress: OnProgress = ...
 ) -> list[ExhibitResult]: ...
 
 
 def reproduce(
-    names: str | list[str] | tuple[str, ...],
+    names: str | Names,
     *,
     scale: str = "laptop",
-    folder: str | Path | None = None,
+    folder: Folder = None,
     jobs: int | None = None,
     on_progress: OnProgress = lambda _: None,
 ) -> ExhibitResult | list[ExhibitResult]:

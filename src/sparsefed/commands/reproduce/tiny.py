@@ -22,23 +22,8 @@ if TYPE_CHECKING:
 
 CLASSES, USERS, SIDE = 10, 40, 8
 TRAIN, TEST = 800, 200  # as many of each class, and of each user
-WORDS = (
-    "the",
-    "best",
-    "language",
-    "is",
-    "perl",
-    "and",
-    "not",
-    "a",
-    "snake",
-    "or",
-    "gem",
-    "of",
-    "pasta",
-    "from",
-    "rome",
-)
+RING = "the best language is perl and not a snake or gem of pasta from rome"
+WORDS = RING.split()
 
 
 def images(channels: int) -> DataSet:
