@@ -35,7 +35,7 @@ from sparsefed.core.types import Defense
 from sparsefed.reports.progress_view import ProgressView
 from tests.support import reference
 from tests.support.pages import BROWSER, browser
-from tests.support.processes import Nursery, Server
+from tests.support.processes import Done, Nursery, Server
 
 SMALL: dict[str, Any] = {
     "name": "small",
@@ -327,18 +327,19 @@ PROBE = ("choose-k", "small.toml", "--samples", "3", "--probe", "5,50,500", "--p
 
 
 @pytest.fixture(scope="module")
-def probed(sparsefed: Nursery, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
-    """What a whole command says, and its folder."""
+def probed(sparsefed: Nursery, tmp_path_factory: pytest.TempPathFactory) -> tuple[Done, Path]:
+    """How a whole command ended, and its folder."""
     folder = tmp_path_factory.mktemp("probed")
-    return sparsefed.run(*PROBE, "--out", folder).fine(), folder
+    return sparsefed.run(*PROBE, "--out", folder), folder
 
 
-def test_the_command_measures_probes_and_says_so(probed: tuple[str, Path]) -> None:
-    out, folder = probed
+def test_the_command_measures_probes_and_says_so(probed: tuple[Done, Path]) -> None:
+    done, folder = probed
+    out = done.fine()
     told = json.loads((folder / "choose-k.json").read_text())
     assert out.endswith(f"wrote {folder}/choose-k.html\nwrote {folder}/choose-k.json\n")
     assert f"k = {told['k']:,} ({100 * told['k'] / D:.1f}% of d = 650) is the smallest k" in out
-    assert re.search(r"^k-5: round 2/20, test \S+, attack \S+; \S+ s left$", out, re.M)
+    assert re.search(r"^k-5: round 2/20, test \S+, attack \S+; \S+ s left$", done.err, re.M)
     assert (told["d"], told["epoch"], told["config_k"]) == (D, 10, 50)
     assert sorted(path.name for path in (folder / "probes").iterdir()) == sorted(
         f"k-{k}{more}" for k in (5, 50, 500) for more in ("", "-attacked")
@@ -351,7 +352,7 @@ def test_the_command_measures_probes_and_says_so(probed: tuple[str, Path]) -> No
     assert all(point["min"] <= point["mean"] <= point["max"] for point in curve)
 
 
-def test_a_probe_is_a_run_that_anybody_can_do(probed: tuple[str, Path], sparsefed: Nursery, tmp_path: Path) -> None:
+def test_a_probe_is_a_run_that_anybody_can_do(probed: tuple[Done, Path], sparsefed: Nursery, tmp_path: Path) -> None:
     """The attacked one is the config with that k; the other has nobody who attacks."""
     _, folder = probed
     more = ("--set", "defense.k=50", "--set", "rounds=20", "--set", "evaluate_every=2", "--out", tmp_path)
@@ -365,7 +366,7 @@ def test_a_probe_is_a_run_that_anybody_can_do(probed: tuple[str, Path], sparsefe
 
 
 def test_killed_the_same_command_goes_on_and_comes_to_the_same(
-    probed: tuple[str, Path], sparsefed: Nursery, tmp_path: Path
+    probed: tuple[Done, Path], sparsefed: Nursery, tmp_path: Path
 ) -> None:
     first = sparsefed.start(*PROBE, "--out", tmp_path)
     until(lambda: (tmp_path / "probes/k-50/metrics.jsonl").exists())
@@ -373,12 +374,13 @@ def test_killed_the_same_command_goes_on_and_comes_to_the_same(
     assert first.wait().code == -signal.SIGKILL
     finished = tmp_path / "probes/k-5/metrics.jsonl"
     before = finished.stat().st_mtime_ns
-    out = sparsefed.run(*PROBE, "--out", tmp_path).fine()
-    assert "training" not in out and "k-5:" not in out and "k-50-attacked: round 20/20" in out
+    done = sparsefed.run(*PROBE, "--out", tmp_path)
+    done.fine()
+    assert "training" not in done.err and "k-5:" not in done.err and "k-50-attacked: round 20/20" in done.err
     assert finished.stat().st_mtime_ns == before
     for name in ("choose-k.json", "choose-k.html"):
         assert (tmp_path / name).read_bytes() == (probed[1] / name).read_bytes()
-    assert "Everything is there already." in sparsefed.run(*PROBE, "--out", tmp_path).fine()
+    assert "Everything is there already." in sparsefed.run(*PROBE, "--out", tmp_path).err
 
 
 def until(condition: Any, seconds: float = 60) -> None:
@@ -394,8 +396,8 @@ def test_interrupted_it_says_how_to_go_on(sparsefed: Nursery, tmp_path: Path) ->
     until(lambda: (tmp_path / "trained-4000/metrics.jsonl").exists())
     command.signal(signal.SIGINT)
     done = command.wait()
-    assert (done.code, done.err) == (130, "")
-    assert done.out.endswith("Interrupted, saved. Go on with the same command.\n")
+    assert (done.code, done.out) == (130, "")
+    assert done.err.endswith("Interrupted, saved. Go on with the same command.\n")
 
 
 def test_the_attack_can_be_tuned_at_every_k(sparsefed: Nursery, tmp_path: Path) -> None:
@@ -485,7 +487,7 @@ def test_masses_are_told_as_masses(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no browser on PATH")
-def test_the_page_is_drawn_offline_without_a_complaint(probed: tuple[str, Path], tmp_path: Path) -> None:
+def test_the_page_is_drawn_offline_without_a_complaint(probed: tuple[Done, Path], tmp_path: Path) -> None:
     _, folder = probed
     with browser(tmp_path / "profile") as tab:
         tab.open(folder / "choose-k.html", width=390)

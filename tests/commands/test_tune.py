@@ -558,13 +558,16 @@ def test_killed_the_same_command_goes_on_and_comes_to_the_same(
     first = sparsefed.start(*command)
     within_a_trial(first, tmp_path / "study.db", 1, signal.SIGKILL)
     assert first.wait().code == -signal.SIGKILL
-    out = sparsefed.run(*command).fine()
-    assert re.findall(r"^trial (\d)/3: ", out, re.M) == ["2", "3"]
+    done = sparsefed.run(*command)
+    out = done.fine()
+    assert re.findall(r"^trial (\d)/3: ", done.err, re.M) == ["2", "3"]
     assert "The trials that no other beats" in out and "1 interrupted, not counted" in " ".join(out.split())
     assert out.endswith(f"wrote {tmp_path}/strongest.toml\nwrote {tmp_path}/tune.html\n")
     outcome = tune.tune(small(), trials=3, folder=tmp_path)
     assert list(map(told, outcome.trials)) == list(map(told, tuned[0].trials[:3]))
     assert configs.read(tmp_path / "strongest.toml") == outcome.tuned
+    tune.tune(small(), trials=3, folder=tmp_path / "undisturbed").save(tmp_path / "undisturbed")
+    assert (tmp_path / "strongest.toml").read_bytes() == (tmp_path / "undisturbed/strongest.toml").read_bytes()
     assert "RUNNING" not in states(tmp_path / "study.db")
 
 
@@ -572,8 +575,8 @@ def test_interrupted_it_says_how_to_go_on(sparsefed: Nursery, tmp_path: Path) ->
     command = sparsefed.start("tune", "small.toml", "--trials", "9", "--out", tmp_path)
     within_a_trial(command, tmp_path / "study.db", 1, signal.SIGINT)
     done = command.wait()
-    assert (done.code, done.err) == (130, "")
-    assert done.out.endswith("Interrupted; every finished trial is kept. Go on with the same command.\n")
+    assert (done.code, done.out) == (130, "")
+    assert done.err.endswith("Interrupted; every finished trial is kept. Go on with the same command.\n")
     assert states(tmp_path / "study.db")[:2] == ["COMPLETE", "FAIL"]
 
 

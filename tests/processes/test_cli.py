@@ -56,8 +56,10 @@ def config(tmp_path: Path) -> Path:
 
 
 def test_a_run_on_a_pipe_is_plain_lines_a_table_and_a_folder(sparsefed: Nursery, config: Path) -> None:
-    out = sparsefed.run("run", config, cwd=config.parent).fine()
-    assert re.search(r"^mine: round 4/12, test \d+\.\d%, attack \d+\.\d%; \d.* left$", out, re.M)
+    done = sparsefed.run("run", config, cwd=config.parent)
+    out = done.fine()
+    assert re.search(r"^mine: round 4/12, test \d+\.\d%, attack \d+\.\d%; \d.* left$", done.err, re.M)
+    assert "round" not in out.splitlines()[0]
     assert "\x1b" not in out
     assert "What each run came to" in out
     folder = config.parent / "runs/mine"

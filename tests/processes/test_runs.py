@@ -238,8 +238,8 @@ def test_an_interrupted_run_is_saved_says_how_to_go_on_and_goes_on(
     process.signal(number)
     done = process.wait()
     assert done.code == 130
-    assert done.err == ""
-    assert f"sparsefed resume '{folder}'" in done.out
+    assert done.out == ""
+    assert f"sparsefed resume '{folder}'" in done.err
     assert manifest(folder)["status"] == "interrupted"
     assert manifest(folder)["round"] == saved_round(folder) >= 10  # though no checkpoint was due
     assert saved_round(folder) >= lines(folder) - 1
@@ -283,7 +283,7 @@ def test_interrupted_before_it_began_nothing_is_left(
     until((tmp_path / "dealing").exists, process)
     process.signal(number)
     done = process.wait()
-    assert done == Done(130, "Interrupted before anything was computed.\n", "")
+    assert done == Done(130, "", "Interrupted before anything was computed.\n")
     assert not (tmp_path / "run").exists()
 
 

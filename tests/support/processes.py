@@ -75,8 +75,9 @@ class Done:
         return self.err.removeprefix("error: ").strip()
 
     def fine(self) -> str:
+        """The results of a command that went well; its progress and notices are in `err`."""
         assert self.code == 0, self
-        assert self.err == ""
+        assert not re.search("error|warning|traceback", self.err, re.IGNORECASE), self.err
         return self.out
 
 

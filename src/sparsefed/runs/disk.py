@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 from sparsefed.core.errors import RunError
 
@@ -54,7 +54,7 @@ def is_locked(folder: Path) -> bool:
 
 
 @contextmanager
-def appending(folder: Path) -> Iterator[BinaryIO]:
+def appending(folder: Path) -> Iterator[IO[bytes]]:
     """Open the metrics file of a run for appending."""
     with disk(folder):
         file = open_plain(folder / METRICS, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -65,7 +65,7 @@ def appending(folder: Path) -> Iterator[BinaryIO]:
             file.close()
 
 
-def open_plain(path: Path, flags: int = os.O_RDONLY) -> BinaryIO:
+def open_plain(path: Path, flags: int = os.O_RDONLY) -> IO[bytes]:
     """Open a file of a run folder; refuse links, pipes and devices, which would lead out of the folder or never end.
 
     Raises:

@@ -21,7 +21,7 @@ import os
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import IO, Any, Literal
 
 from torch import Tensor
 
@@ -377,13 +377,13 @@ def _described(state: ServerState) -> str:
     return f"{len(state.theta):,} parameters with {', '.join(sorted(state.defense)) or 'no state'}"
 
 
-def _append(folder: Path, metrics: BinaryIO, report: RoundReport) -> None:
+def _append(folder: Path, metrics: IO[bytes], report: RoundReport) -> None:
     with disk(folder):
         metrics.write(line({**report.metrics, "seconds": round(report.seconds, 4)}))
         metrics.flush()
 
 
-def _checkpoint(folder: Path, metrics: BinaryIO, state: ServerState) -> ServerState:
+def _checkpoint(folder: Path, metrics: IO[bytes], state: ServerState) -> ServerState:
     """Write a checkpoint, after syncing the metrics: rounds before a checkpoint are always on the disk."""
     header = {"round": state.round, "config": _fingerprint(folder)}
     content = checkpoint.dumps(_tensors(state), header, _HEADER)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sparsefed import config as configs
@@ -159,7 +159,7 @@ def _costs(result: AuditResult) -> Iterator[doc.Block]:
     lines = [(each.name, _parameters(each.table), each.why) for each in result.defenses.chosen]
     given = ("Defense", "Parameters", doc.Head("Where they come from", page_only=True))
     yield doc.table("What each defense was run with", given, lines, "facts")
-    formats = {"times": times, "up": traffic, "down": traffic}
+    formats: dict[str, Callable[[float | None], str]] = {"times": times, "up": traffic, "down": traffic}
     rows = (
         (name, *(doc.TableCell(write(cost[key]), cost[key]) for key, write in formats.items()))
         for name, cost in costs(result).items()
