@@ -254,3 +254,47 @@ def test_an_odd_manifest_is_one_sentence(manifest: str, folder: Path) -> None:
     with pytest.raises(RunError, match=r"manifest\.json is damaged") as caught:
         runs.load_run(folder)
     assert len(str(caught.value)) < 700
+
+
+# --- results and studies ---------------------------------------------------------------------------------------------
+
+
+def test_a_damaged_results_file_is_noticed(tmp_path: Path) -> None:
+    from sparsefed.sweeps import ledger
+
+    content = (Path(__file__).parents[2] / "results/byzantine.laptop.jsonl").read_bytes()
+    file = tmp_path / "byzantine.laptop.jsonl"
+    file.write_bytes(content)
+    rows = ledger.read(file)
+    assert len(rows) > 5 and "crc32" not in rows[0]
+    lines = {len(b"".join(content.splitlines(keepends=True)[:n])) for n in range(len(rows) + 1)}
+    for damaged in damages(content, 150):
+        file.write_bytes(damaged)
+        if len(damaged) in lines and content.startswith(damaged):
+            continue  # cut between two lines: those that are missing are run, or read from their folders, again
+        with pytest.raises(RunError, match="is damaged"):
+            ledger.read(file)
+
+
+def test_a_foreign_study_puts_nothing_into_a_config_but_searched_parameters(tmp_path: Path) -> None:
+    import optuna
+
+    from sparsefed import tune
+    from sparsefed.commands.tune.space import search_space
+    from sparsefed.commands.tune.study import opened, study_name
+
+    config = configs.parse(TABLE)
+    tune(config, trials=1, folder=tmp_path, space=["attack.step=0.01:1"])
+    name = study_name(tmp_path, config, search_space(config, ["attack.step=0.01:1"]), "both")
+    with opened(name, tmp_path, None, "both") as study:
+        code = optuna.distributions.CategoricalDistribution(["os:system"])
+        study.add_trial(
+            optuna.trial.create_trial(
+                params={"name": "os:system"},
+                distributions={"name": code},
+                values=[1.0, 1.0],
+                user_attrs={"result": {"rounds": 6, "attack_accuracy": 1.0, "test_accuracy": 1.0}},
+            )
+        )
+    with pytest.raises(RunError, match="was not made by it"):
+        tune(config, trials=2, folder=tmp_path, space=["attack.step=0.01:1"])

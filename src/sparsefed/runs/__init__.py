@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from sparsefed.runs.disk import CHECKPOINT, CONFIG, MANIFEST, METRICS, locked, write_all, write_atomically
+from sparsefed.runs.disk import (
+    CHECKPOINT,
+    CONFIG,
+    MANIFEST,
+    METRICS,
+    line,
+    locked,
+    read_bytes,
+    record_of,
+    write_all,
+    write_atomically,
+)
 from sparsefed.runs.folder import (
     create,
     execute,
@@ -28,11 +39,14 @@ __all__ = [
     "execute",
     "find",
     "is_run",
+    "line",
     "load_config",
     "load_run",
     "load_state",
     "locked",
     "note",
+    "read_bytes",
+    "record_of",
     "refuse_overwriting",
     "restore",
     "run",

@@ -150,7 +150,7 @@ def line(value: Mapping[str, Any]) -> bytes:
     >>> line({"round": 1})
     b'{"round": 1, "crc32": "d9f40321"}\\n'
     """
-    text = json.dumps({key: _finite(item) for key, item in value.items()}, allow_nan=False)
+    text = json.dumps({key: _finite(item) for key, item in value.items()}, allow_nan=False, ensure_ascii=False)
     return f'{text[:-1]}, "crc32": "{zlib.crc32(text.encode()):08x}"}}\n'.encode()
 
 

@@ -43,21 +43,19 @@ def read(file: Path) -> list[Row]:
     """Return the lines of a results file; empty if there is no file."""
     if not file.exists():
         return []
-    try:
-        lines: list[Row] = [dict(json.loads(line)) for line in file.read_text(encoding="utf-8").splitlines()]
-        if strange := [n for n, row in enumerate(lines, 1) if not row.keys() >= ROW]:
-            raise ValueError(f"line {strange[0]} is not a result's")
-        return lines
-    except (ValueError, TypeError) as error:
-        again = "finished cells that are still there are not run again"
-        raise RunError(f"{file} is damaged ({error}); delete it and give the same command: {again}") from error
+    lines = runs.read_bytes(file).splitlines(keepends=True)
+    records = list(map(runs.record_of, lines))  # files of early versions have no checksums
+    for number, record in enumerate(records, 1):
+        if record is None or not record[0].keys() >= ROW or record[1] != records[0][1]:
+            again = "finished cells that are still there are not run again"
+            raise RunError(f"{file} is damaged (line {number}); delete it and give the same command: {again}")
+    return [record[0] for record in records if record is not None]
 
 
 def write(out: Path, plan: SweepPlan, rows: Sequence[Row]) -> None:
     """Write the lines of a plan atomically."""
-    text = "".join(json.dumps(row, allow_nan=False, ensure_ascii=False) + "\n" for row in rows)
     with disk(out):
-        runs.write_atomically(path(out, plan), text.encode())
+        runs.write_atomically(path(out, plan), b"".join(map(runs.line, rows)))
 
 
 @contextmanager

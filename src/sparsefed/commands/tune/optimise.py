@@ -166,7 +166,7 @@ class _Search:
             return None
         settled = studies.in_state(self.study, *SETTLED)
         # Numbered without those that were interrupted, so that the same search has the same numbers.
-        trials = tuple(replace(studies.read(trial), number=number) for number, trial in enumerate(settled))
+        trials = tuple(replace(studies.read(trial, self.space), number=number) for number, trial in enumerate(settled))
         own = next(read for read, trial in zip(trials, settled, strict=True) if trial.number == first)
         failed = len(studies.in_state(self.study, "FAIL"))
         return TuneResult(self.config, self.space, self.objective, self.stealth, trials, own, failed)
@@ -181,7 +181,7 @@ class _Search:
         study.optimize(
             functools.partial(self._try, reached),
             n_trials=1,
-            callbacks=[lambda study, trial: ended.append(studies.read(trial))],  # noqa: ARG005
+            callbacks=[lambda study, trial: ended.append(studies.read(trial, self.space))],  # noqa: ARG005
         )
         return ended[-1]
 

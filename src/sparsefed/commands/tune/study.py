@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import math
 import signal
 import threading
 import warnings
@@ -20,10 +21,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sparsefed import config as configs
 from sparsefed import runs
-from sparsefed.commands.tune.space import Space
+from sparsefed.commands.tune.space import Categories, Searched, Space
 from sparsefed.commands.tune.trials import WARMUP, Objective, Trial
 from sparsefed.config import Config
-from sparsefed.core.errors import ConfigError, RunError
+from sparsefed.core.errors import ConfigError, RunError, quoted
 
 if TYPE_CHECKING:
     import optuna
@@ -205,11 +206,36 @@ def in_state(study: optuna.Study, *names: str) -> list[optuna.trial.FrozenTrial]
     return study.get_trials(deepcopy=False, states=tuple(states[name] for name in names))
 
 
-def read(frozen: optuna.trial.FrozenTrial) -> Trial:
-    """Return the record of a trial that has ended."""
+def read(frozen: optuna.trial.FrozenTrial, space: Space) -> Trial:
+    """Return the record of a trial that has ended; refuse one that this search cannot have made.
+
+    A database may come from somebody else: only values of searched parameters are ever put into a config.
+    """
     known, complete = frozen.user_attrs, library().trial.TrialState.COMPLETE
     ended: Literal["finished", "pruned"] = "finished" if frozen.state == complete else "pruned"
-    return Trial(frozen.number, frozen.params, "refused" if "refused" in known else ended, **known.get("result", {}))
+    strange = [name for name, value in frozen.params.items() if not _is_searched(value, space.get(name))]
+    try:
+        if strange:
+            raise ValueError(f"its parameter {quoted(strange[0])} is not searched, or has another kind of value")
+        return Trial(frozen.number, frozen.params, "refused" if "refused" in known else ended, **_numbers(known))
+    except (TypeError, ValueError) as error:
+        raise RunError(
+            f"trial {frozen.number} in the database of the search was not made by it ({error}); use the database that "
+            "belongs to it, or search in another folder with --out"
+        ) from error
+
+
+def _is_searched(value: Any, searched: Searched | None) -> bool:
+    if isinstance(searched, Categories):
+        return value in searched.options
+    return searched is not None and isinstance(value, int | float) and math.isfinite(value)
+
+
+def _numbers(known: Mapping[str, Any]) -> dict[str, Any]:
+    result = dict(known.get("result", {}))
+    if strange := [key for key, value in result.items() if not isinstance(value, int | float | None)]:
+        raise ValueError(f"its {quoted(strange[0])} is no number")
+    return result
 
 
 def bury(study: optuna.Study, place: str, alone: bool) -> None:
