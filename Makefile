@@ -47,7 +47,13 @@ bench: $(STAMP)  ## the benchmarks (ratios against named references); wants an i
 	@$(BIN)/python -m benchmarks.loading --json runs/bench-loading.json
 	@$(BIN)/python -m benchmarks.recording --json runs/bench-recording.json
 
-.PHONY: peers
+.PHONY: advisories peers
+ADVISORIES := .venv-advisories
+
+advisories:      ## published advisories on the pinned dependencies; needs the network
+	@test -x $(ADVISORIES)/bin/pip-audit || { $(PYTHON) -m venv $(ADVISORIES) && $(ADVISORIES)/bin/python -m pip install --quiet pip-audit; }
+	@$(ADVISORIES)/bin/pip-audit --no-deps --disable-pip -r constraints.txt
+
 PEERS := .venv-peers
 
 peers: $(PEERS)/.installed  ## the environment of the peers that bench compares with
