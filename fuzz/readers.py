@@ -331,6 +331,8 @@ def arrays_case(random: Random) -> tuple[str, Call]:
 
 
 def _brief(thing: Any) -> str:
+    if isinstance(thing, Image.Image):
+        return "a picture"
     return f"{thing.dtype}{list(thing.shape)}" if isinstance(thing, np.ndarray) else repr(thing)[:80]
 
 
