@@ -318,14 +318,18 @@ def _share(random: Random) -> Any:
 
 
 def arrays_case(random: Random) -> tuple[str, Call]:
-    """Return arrays or lists of any type as a data set."""
+    """Return arrays or lists as a data set, one or two of them of any type."""
     n = 10
-    x = np.zeros((n, 4, 4), np.uint8) if random.random() < 0.4 else _odd_value(random, n)
-    y = list("ab") * 5 if random.random() < 0.3 else _odd_value(random, n)
-    users = _odd_value(random, n) if random.random() < 0.5 else None
-    test = (_odd_value(random, n), _odd_value(random, n)) if random.random() < 0.3 else None
-    classes: Any = (None, None, None, ("a", "b"), (), 5, "ab", (1, 2), ("a", "a"))[int(random.integers(9))]
-    share = _share(random)
+    odd = set(random.choice(["x", "y", "users", "test", "classes", "share"], int(random.integers(1, 3))).tolist())
+    tables: tuple[Any, ...] = (np.zeros((n, 4, 4), np.uint8), np.ones((n, 3)), np.arange(2 * n).reshape(n, 2))
+    good = tables[int(random.integers(len(tables)))]
+    x = _odd_value(random, n) if "x" in odd else good
+    y = _odd_value(random, n) if "y" in odd else list("ab") * (n // 2)
+    users = _odd_value(random, n) if "users" in odd else None
+    test = (good, _odd_value(random, n)) if "test" in odd else None
+    choices: tuple[Any, ...] = (("a", "b"), (), 5, "ab", (1, 2), ("a", "a"), ("a", "b", "c"))
+    classes = choices[int(random.integers(len(choices)))] if "classes" in odd else None
+    share = _share(random) if "share" in odd else 0.2
     described = f"x {_brief(x)}, y {_brief(y)}, users {_brief(users)}, test {_brief(test)}, classes {classes}, {share}"
     return described, lambda: data.load(own.from_arrays(x, y, users, test, classes, share))
 
@@ -353,10 +357,11 @@ def rows_case(random: Random) -> tuple[str, Call]:
     """Return columns of anything as a data set."""
     n = 10
     picture = Image.fromarray(np.zeros((4, 4, 3), np.uint8))
-    x = [picture] * n if random.random() < 0.3 else [_odd_value(random, n) for _ in range(n)]
-    y = _odd_value(random, n)
-    y = y if isinstance(y, list) else [y] * n
-    size: Any = (None, None, (2, 2), (0, 0), (-1, 3), "ab", 5)[int(random.integers(7))]
+    value, other = _odd_value(random, n), _odd_value(random, n)
+    x: list[Any] = ([picture] * n, [value] * n, [value, other] * (n // 2))[int(random.integers(3))]
+    label = _odd_value(random, n)
+    y = [0, 1] * (n // 2) if random.random() < 0.6 else label if isinstance(label, list) else [label] * n
+    size: Any = (None, None, None, (2, 2), (0, 0), (-1, 3), "ab", 5)[int(random.integers(8))]
     rows = Rows({"image": x, "label": y})
     described = f"images {_brief(x[0])}, labels {_brief(y)}, size {size}"
     return described, lambda: data.load(own.from_huggingface(rows, size=size))
