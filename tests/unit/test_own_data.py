@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -111,6 +112,21 @@ def test_any_share_is_a_split(n: int, share: float) -> None:
         (from_arrays(X, Y, test=(X[:, :4], Y)), r"training examples are \[6, 5, 3\], test examples \[4, 5, 3\]"),
         (from_arrays(X, Y, test=(X, Y[:2])), "test labels"),
         (from_arrays(X, Y, test_share=0.0), "leaves no test"),
+        (from_arrays(X, Y, test_share=float("nan")), "test_share is nan"),
+        (from_arrays(np.array([{}] * 20), Y), r"the shape is \[20\]"),
+        (from_arrays(np.array(3), 3), r"the shape is \[\]"),
+        (from_arrays(np.zeros((5, 7), complex), [0] * 5), "the table holds complex128"),
+        (from_arrays(np.zeros((5, 7), "M8[s]"), [0] * 5), "the table holds datetime64"),
+        (from_arrays(np.zeros((5, 7), "i4,f4"), [0] * 5), "must hold numbers"),
+        (from_arrays(np.full((5, 7), 1e300), [0] * 5), "beyond 3e38"),
+        (from_arrays([[1], [1, 2]], [0, 1]), "own data is damaged or of another kind .*inhomogeneous"),
+        (from_arrays(X, Y, users=["a", 1, None, 2] * 5), "own data is damaged or of another kind"),
+        (from_arrays(X, Y + 2**62), "there is a label 4611686018427387"),
+        (from_arrays(X, [{}] * 20), "labels must be whole numbers from 0 or names"),
+        (from_arrays(X, Y, classes=["a", "a", "b"]), "different names"),
+        (from_arrays(X, ["\x1b[31m"] * 20), "printable"),
+        (from_arrays(X, ["a"] * 20, test=(X, Y)), "give the same kind"),
+        (from_arrays(X, ["a\x1b[31m"] * 20, classes=["a"]), "printable"),
     ],
 )
 def test_mistakes_are_one_sentence(record: data.DataSet, words: str) -> None:
@@ -183,6 +199,41 @@ def test_folders_that_are_wrong(tmp_path: Path) -> None:
         with pytest.raises(DataError, match=words) as caught:
             data.load(from_folder(tmp_path))
         assert "\n" not in str(caught.value)
+
+
+def test_numbers_of_any_byte_order_and_names_as_bytes() -> None:
+    table = np.arange(40.0).reshape(20, 2)
+    assert data.load(from_arrays(table.astype(">f8"), Y)).x_train.dtype == np.float32
+    names = ["cat", "cow"] * 10
+    given, plain = (data.load(from_arrays(table, each)) for each in (np.array(names, "S"), names))
+    assert given.classes == plain.classes == ("cat", "cow") and given.y_train.tolist() == plain.y_train.tolist()
+
+
+def test_folders_with_names_that_are_not_utf8(tmp_path: Path) -> None:
+    for name in (b"\xff\xfe", b"\x1b[31m"):
+        folder = tmp_path / name.hex()
+        for part in (b"cat", name):
+            picture(Path(os.fsdecode(os.path.join(os.fsencode(folder), part, b"0.png"))), 7)  # noqa: PTH118
+        with pytest.raises(DataError, match="rename it") as caught:
+            data.load(from_folder(folder))
+        assert str(caught.value).isprintable()
+
+
+def test_a_file_name_that_is_not_utf8_does_not_matter(tmp_path: Path) -> None:
+    for i in range(12):
+        picture(Path(os.fsdecode(os.path.join(os.fsencode(tmp_path), b"cat", b"\xff%d.png" % i))), i)  # noqa: PTH118
+    a = data.load(from_folder(tmp_path, test_share=0.5))
+    assert len(a.x_train) + len(a.x_test) == 12
+
+
+def test_a_picture_that_would_fill_the_memory(tmp_path: Path) -> None:
+    from PIL import Image
+
+    for part in ("train/a/0.png", "test/a/0.png"):
+        (tmp_path / part).parent.mkdir(parents=True)
+        Image.new("L", (9000, 9000)).save(tmp_path / part)
+    with pytest.raises(DataError, match=r"0\.png cannot be read as an image: it is not to be unpacked"):
+        data.load(from_folder(tmp_path))
 
 
 # Hugging Face: a stand-in with the few things that are used of the real one, which is tried where it is installed.

@@ -435,6 +435,22 @@ def test_the_size_that_is_asked_for_is_the_size_that_comes(home: Path) -> None:
     assert arrays.classes == (*tokens.SPECIAL, "a", "b") and arrays.x_train.shape == (3, 2)
 
 
+@pytest.mark.parametrize("given", [0, -1, True, 2.5, "7", 10**18, float("nan")])
+def test_a_size_that_cannot_be_is_refused_not_taken_for_none(given: Any) -> None:
+    assert reddit.DATASET.resized is not None
+    with pytest.raises(ConfigError, match=r"vocabulary is .*; give a whole number from 5 to"):
+        reddit.DATASET.resized(given, None)
+    with pytest.raises(ConfigError, match=r"length is .*; give a whole number from 1 to"):
+        reddit.DATASET.resized(None, given)
+    with pytest.raises(ConfigError, match="length is"):
+        data.shakespeare(length=0)
+
+
+def test_a_length_that_would_fill_the_memory_is_refused() -> None:
+    with pytest.raises(DataError, match="choose a shorter length"):
+        tokens.pairs({"ann": [["so", "it", "goes"]] * 100}, (*tokens.SPECIAL, "so"), 10**7)
+
+
 @pytest.mark.parametrize(
     ("changed", "says"),
     [

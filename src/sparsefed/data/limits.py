@@ -38,9 +38,10 @@ def check(unpacked: int, size: int, what: str) -> None:
 @contextmanager
 def guarded(*passing: type[Exception]) -> Iterator[None]:
     """Turn whatever a library raises about content into DamagedError; our own errors and those in `passing` pass."""
+    clear: tuple[type[Exception], ...] = (SparseFedError, *passing)
     try:
         yield
-    except (SparseFedError, *passing):
+    except clear:
         raise
     except MemoryError as error:
         raise DamagedError("needs more memory than there is") from error

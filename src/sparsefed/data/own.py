@@ -363,10 +363,15 @@ def _columns(rows: Any, image: str, label: str, user: str | None, size: Size | N
             len(rows), (_pixels(row[image], size, grey) for row in rows), (f"image {i}" for i in range(len(rows)))
         )
     else:  # a column of arrays
-        x = np.stack(
-            [np.asarray(row[image], None if np.asarray(first).dtype.kind == "f" else np.uint8) for row in rows]
-        )
+        x = np.stack([_levels(row[image]) for row in rows])
     return Examples(x, list(rows[label]), None if user is None else list(rows[user]))
+
+
+def _levels(given: Any) -> Any:
+    """Return whole numbers from 0 to 255 as bytes, and anything else as it is."""
+    levels = np.asarray(given)
+    fits = levels.dtype.kind in "iu" and levels.size > 0 and levels.min() >= 0 and levels.max() <= 255
+    return levels.astype(np.uint8) if fits else levels
 
 
 def _label_names(rows: Any, label: str) -> Sequence[str] | None:

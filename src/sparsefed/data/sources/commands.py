@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import resource
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from sparsefed.data import limits
@@ -30,7 +29,7 @@ def run(command: Sequence[str], folder: Path, settings: Mapping[str, str], marks
             text=True,
             errors="replace",
             timeout=PATIENCE,
-            preexec_fn=_limited,
+            preexec_fn=_limit(),
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -39,10 +38,15 @@ def run(command: Sequence[str], folder: Path, settings: Mapping[str, str], marks
         raise SourceError(reason(command[0], done.stdout, marks))
 
 
-def _limited() -> None:
-    """Let no file that the command writes grow beyond what a package may have."""
+def _limit() -> Callable[[], None] | None:
+    """Return what lets no file that a command writes grow beyond what a package may have, where the system can."""
+    if os.name != "posix":
+        return None
+    import resource
+
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (min(hard, limits.LARGEST) if hard > 0 else limits.LARGEST, hard))
+    most = limits.LARGEST if hard == resource.RLIM_INFINITY else min(hard, limits.LARGEST)
+    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
 
 
 def reason(tool: str, output: str, marks: Sequence[str]) -> str:

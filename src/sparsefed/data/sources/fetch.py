@@ -44,7 +44,8 @@ def fetch(dataset: DataSet, say: Say) -> Status:
     except OSError as error:  # sources report network errors as SourceError: the others are this machine's
         raise DataError(_local_trouble(dataset, needed, error)) from error
     now = _verified(dataset, wanted)
-    say(f"{dataset.name} is ready, checksums verified: {now.location} ({now.size / 1e6:.1f} MB)")
+    how = "checksums verified" if all(file.sha256 for file in wanted) else "read to its end"
+    say(f"{dataset.name} is ready, {how}: {now.location} ({now.size / 1e6:.1f} MB)")
     return now
 
 
