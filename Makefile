@@ -65,7 +65,7 @@ $(PEERS)/.installed: benchmarks/peers.txt
 	@touch $@
 
 fuzz: $(STAMP)   ## damaged and hostile inputs, a minute for each group of targets
-	@$(BIN)/python -m fuzz readers --seconds 60
+	@for group in readers configs folders aggregate; do $(BIN)/python -m fuzz $$group --seconds 60 || exit 1; done
 
 clean:           ## remove the environment and caches, keep runs
 	rm -rf $(VENV) .venv-peers .mypy_cache .pytest_cache .ruff_cache
