@@ -242,7 +242,7 @@ def _rows(folder: Path, least: int) -> Iterator[dict[str, Any]]:
         with open_plain(path) as file:
             while (record := record_of(file.readline(TEXT_LIMIT))) is not None:
                 row, has_checksum = record
-                if row.get("round") != done + 1 or not all(map(_is_metric, row.values())):
+                if row.get("round") != done + 1 or not all(_is_metric(key, value) for key, value in row.items()):
                     break
                 if checked not in (None, has_checksum):
                     break
@@ -253,9 +253,10 @@ def _rows(folder: Path, least: int) -> Iterator[dict[str, Any]]:
         raise RunError(f"{path} is damaged (line {done + 1} is not round {done + 1} of the {least} saved); {both}")
 
 
-def _is_metric(value: Any) -> bool:
-    """Return whether a value can be a round's: a number, None for one that is not finite, or a list of such."""
-    return all(map(_is_metric, value)) if isinstance(value, list) else value is None or isinstance(value, int | float)
+def _is_metric(key: str, value: Any) -> bool:
+    """Return whether a value can be a round's: a number, None for one that is not finite, for each class a list."""
+    values = value if key == "class_accuracy" and isinstance(value, list) else [value]
+    return all(each is None or isinstance(each, int | float) for each in values)
 
 
 # --- running ---------------------------------------------------------------------------------------------------------
