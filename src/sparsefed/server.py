@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from sparsefed.core.errors import ConfigError, RunError
 from sparsefed.core.layout import ModelLayout, layout
+from sparsefed.core.metrics import unusable_notice
 from sparsefed.core.types import Block, Context, Defense, IntArray, State
 from sparsefed.defenses import DEFENSES, Rule, as_rule, rule_info
 from sparsefed.defenses.aggregate import BLOCK_BYTES
@@ -61,6 +62,11 @@ class ServerStep:
     def model(self) -> Any:
         """The new model, of the same kind as `like`; a new object on every access."""
         return self._restore(self.theta)
+
+    @property
+    def notice(self) -> str:
+        """A sentence if dropped updates reduced f (`stats["f_used"]`) or left the model as it was, else ''."""
+        return unusable_notice(self.round, self.stats)
 
 
 class Server:

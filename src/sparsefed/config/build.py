@@ -23,7 +23,7 @@ from sparsefed.core.metrics import class_accuracies
 from sparsefed.core.rng import integer_seed, rng
 from sparsefed.core.round import Metrics, RoundReport, RoundSetup, ServerState, simulate, start
 from sparsefed.core.task import Task, differentiator, evaluator, image_normaliser, make_task
-from sparsefed.core.types import Arrays, Batch, Partition
+from sparsefed.core.types import Arrays, Batch, Defense, Partition
 from sparsefed.data.augment import AUGMENTATIONS
 from sparsefed.data.partitions.summary import packed, portrait
 from sparsefed.engines import ENGINES
@@ -84,6 +84,7 @@ def build(config: Config, load: Callable[[data.DataSet], Arrays] = data.load) ->
     defense.init(task.d)  # raises if it cannot work for a model of this size
     engine = names.resolve("engine", config.train.engine, ENGINES)(task, dtype, config.train.memory_mb * 2**20)
     federation = _federation(config, arrays)
+    _check_cohorts(config, federation, defense)
     goal, attack = _attack(config, arrays)
     setup = RoundSetup(
         federation=federation,
@@ -160,6 +161,12 @@ def _federation(config: Config, arrays: Arrays) -> Federation:
     return federate(
         x, y, deal(config, arrays), sample, config.train.cohort, names.threat_model(config), config.seed, augment
     )
+
+
+def _check_cohorts(config: Config, federation: Federation, defense: Defense) -> None:
+    """Refuse a defense that is not defined for a full cohort, or for the last of an epoch, which may be smaller."""
+    for round in {1, min(config.rounds, rounds_per_epoch(federation.device_count, federation.n))}:
+        defense.check(len(federation.cohort(round)))
 
 
 def _root(config: Config, arrays: Arrays) -> Batch | None:
