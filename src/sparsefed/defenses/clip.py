@@ -18,6 +18,8 @@ import torch
 from sparsefed.core.types import Context, State
 from sparsefed.defenses.pipeline import PerUpdate, require, require_clip_norm, scaled_budget
 
+LARGEST_LOG = 700.0  # of the clip norm's scale: its exponential is a float still
+
 
 def no_clip() -> PerUpdate:
     """Return a clipping that leaves every finite update as it is."""
@@ -57,12 +59,12 @@ def clip_l2_quantile(clip_norm: float, quantile: float, rate: float) -> PerUpdat
     require(rate > 0, f"clip_rate is {rate}, but the clip norm must follow: choose clip_rate > 0 (the paper has 0.2)")
 
     def budget(state: State, context: Context) -> float:  # noqa: ARG001
-        return clip_norm * math.exp(float(state["log_scale"]))
+        return clip_norm * math.exp(float(state["log_scale"]))  # finite: see `learn`
 
     def learn(state: State, norms: Sequence[float], context: Context) -> State:
         limit = budget(state, context)
         below = sum(norm <= limit for norm in norms) / len(norms)
-        return {"log_scale": state["log_scale"] - rate * (below - quantile)}
+        return {"log_scale": (state["log_scale"] - rate * (below - quantile)).clamp(-LARGEST_LOG, LARGEST_LOG)}
 
     return PerUpdate(budget, lambda d: {"log_scale": torch.zeros(())}, learn)  # noqa: ARG005
 

@@ -33,7 +33,7 @@ from sparsefed.core.rng import rng
 from sparsefed.core.types import Block, Context, IntArray, State
 from sparsefed.defenses.combine import Tolerance, stack
 from sparsefed.defenses.options import CommonKeywords
-from sparsefed.defenses.parameter_types import Attackers
+from sparsefed.defenses.parameter_types import Attackers, require_iterations
 from sparsefed.defenses.pipeline import Combine, Flow, no_state, require
 from sparsefed.defenses.rule import rule
 from sparsefed.kernels.rows import weighted_sum
@@ -54,7 +54,7 @@ def dnc(
     **_: Unpack[CommonKeywords],
 ) -> Combine:
     """The mean of the updates that are outliers along the main direction of no random sample of the coordinates."""
-    require(iterations >= 1, f"iterations is {iterations}, but DnC must look at least once: choose iterations >= 1")
+    require_iterations(iterations, "DnC must look at least once")
     require(subsample >= 1, f"subsample is {subsample}, but DnC must see a coordinate: choose subsample >= 1")
     require(
         0 < filter_fraction < math.inf,

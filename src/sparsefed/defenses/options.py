@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypedDict
 
+from sparsefed.core.signatures import MAY_BE_INFINITE
 from sparsefed.core.types import Defense
 from sparsefed.defenses.clip import clip_l2, clip_l2_adaptive, clip_l2_per_step, clip_l2_quantile, no_clip
 from sparsefed.defenses.combine import after
@@ -39,9 +40,9 @@ class CommonKeywords(TypedDict, total=False):
 class CommonOptions:
     """The parameters that every rule takes besides its own."""
 
-    clip_norm: Annotated[float | None, "L, the l2 norm to which the server clips every update; None: no clipping"] = (
-        None
-    )
+    clip_norm: Annotated[
+        float | None, "L, the l2 norm to which the server clips every update; None: no clipping", MAY_BE_INFINITE
+    ] = None
     clip: Annotated[
         Clip | None, "clip to L, L * lr(t), L * lr(t) * local_steps, or a running quantile; else as the preset says"
     ] = None

@@ -1,0 +1,1 @@
+"""Fuzzing targets: hostile input for every door of SparseFed."""
