@@ -80,7 +80,8 @@ class Server:
         mode: whether updates are gradients, which the server multiplies by lr ("uncompressed"), or differences of
             models, which already include the learning rate ("fedavg").
         preset: which interpretation of the paper to follow.
-        local_steps: steps that a device takes in a round (fedavg only).
+        local_steps: steps that a device takes in a round, each counted with its share of the first one's rate (fedavg
+            only); the clip norm of preset "authors-2021-05" grows with it.
         seed: for randomised rules.
         layers: the number of coordinates of each parameter tensor; by default taken from a module or state dict.
         params: the parameters of a rule given by name or as a function.
@@ -96,7 +97,7 @@ class Server:
         like: Model,
         mode: Mode = "uncompressed",
         preset: PresetName = "paper",
-        local_steps: int = 1,
+        local_steps: float = 1,
         seed: int = 0,
         layers: Sequence[int] = (),
         **params: Any,

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-
 from fuzz.aggregate import case
+
 from sparsefed import attacks, defenses, schedules
 from sparsefed.core.errors import ConfigError
 from sparsefed.data import partitions

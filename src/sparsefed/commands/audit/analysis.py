@@ -189,10 +189,10 @@ def _facts(config: Config, calm: Sequence[RunRecord], d: int, problem: Exception
                 f"{percent(row.test_accuracy)} after {row.rounds} rounds), so there is nothing to defend; change "
                 "train.lr, rounds or the model first"
             )
-    fedavg = config.train.mode == "fedavg"
+    fedavg, local_lr = config.train.mode == "fedavg", config.train.local_lr
     norms = [each for record in calm for each in curve(record.rows, "honest_norm")]
     rates: Mapping[int, float] = {int(row["round"]): float(row["lr"]) for row in calm[0].rows}
-    in_rates = [norm / (rates[t] if fedavg else 1.0) for t, norm in norms]
+    in_rates = [norm / ((local_lr or rates[t]) if fedavg else 1.0) for t, norm in norms]
     return Facts(d, median(norm for _, norm in norms), median(in_rates))
 
 
