@@ -204,7 +204,8 @@ def _tensor(rng: Draw, rows: Any) -> Tensor:
         lambda: tensor.clone().requires_grad_() if dtype.is_floating_point else tensor,
         lambda: torch.complex(tensor, tensor).conj().imag if dtype is torch.float32 else tensor,
     )
-    return _one(rng, ways)()
+    made: Tensor = _one(rng, ways)()
+    return made
 
 
 def _params(rng: Draw, name: Any) -> dict[str, Any]:

@@ -93,9 +93,7 @@ def build(config: Config, load: Callable[[data.DataSet], Arrays] = data.load) ->
     task = _task(config, arrays)
     engine = names.resolve("engine", config.train.engine, ENGINES)(task, dtype, config.train.memory_mb * 2**20)
     federation = _federation(config, arrays)
-    defense = names.defense(config, local_steps(config, federation.partition))
-    defense.init(task.d)  # raises if it cannot work for a model of this size
-    _check_cohorts(config, federation, defense)
+    defense = _defense(config, federation, task.d)
     goal, attack = _attack(config, arrays)
     setup = RoundSetup(
         federation=federation,
@@ -200,10 +198,14 @@ def _warn_once(sentence: str) -> None:
     log.warning("%s", sentence)
 
 
-def _check_cohorts(config: Config, federation: Federation, defense: Defense) -> None:
-    """Refuse a defense that is not defined for a full cohort, or for the last of an epoch, which may be smaller."""
+def _defense(config: Config, federation: Federation, d: int) -> Defense:
+    """Return the defense; refuse one that cannot work for a model of this size, or for cohorts of these sizes."""
+    defense = names.defense(config, local_steps(config, federation.partition))
+    defense.init(d)
+    # A full cohort, and the last of an epoch, which may be smaller.
     for round in {1, min(config.rounds, rounds_per_epoch(federation.device_count, federation.n))}:
         defense.check(len(federation.cohort(round)))
+    return defense
 
 
 def _root(config: Config, arrays: Arrays) -> Batch | None:
