@@ -21,7 +21,7 @@ import numpy as np
 
 from sparsefed.core.errors import SparseFedError
 
-GROUPS: Mapping[str, str] = {name: f"fuzz.{name}" for name in ("readers", "configs", "folders")}
+GROUPS: Mapping[str, str] = {name: f"fuzz.{name}" for name in ("readers", "configs", "folders", "aggregate")}
 
 Call = Callable[[], object]
 MakeCase = Callable[[np.random.Generator], tuple[str, Call]]

@@ -23,9 +23,12 @@ from torch import Tensor, nn
 
 from sparsefed.core.errors import ConfigError, RunError
 from sparsefed.core.layout import ModelLayout, layout
+from sparsefed.core.metrics import unusable_notice
+from sparsefed.core.rng import check_seed
+from sparsefed.core.signatures import shown
 from sparsefed.core.types import Block, Context, Defense, IntArray, State
 from sparsefed.defenses import DEFENSES, Rule, as_rule, rule_info
-from sparsefed.defenses.aggregate import BLOCK_BYTES
+from sparsefed.defenses.aggregate import BLOCK_BYTES, layer_sizes, require_finite, require_numbers
 from sparsefed.defenses.modes import Mode, PresetName
 from sparsefed.defenses.pipeline import CLIPPED_BEYOND, LARGEST_NORM
 from sparsefed.kernels.blocks import RowsBlock, as_blocks
@@ -60,6 +63,11 @@ class ServerStep:
         """The new model, of the same kind as `like`; a new object on every access."""
         return self._restore(self.theta)
 
+    @property
+    def notice(self) -> str:
+        """A sentence if dropped updates reduced f (`stats["f_used"]`) or left the model as it was, else ''."""
+        return unusable_notice(self.round, self.stats)
+
 
 class Server:
     """An aggregation rule with its memory, which turns the updates of a round into a new model.
@@ -70,7 +78,8 @@ class Server:
         mode: whether updates are gradients, which the server multiplies by lr ("uncompressed"), or differences of
             models, which already include the learning rate ("fedavg").
         preset: which interpretation of the paper to follow.
-        local_steps: steps that a device takes in a round (fedavg only).
+        local_steps: steps that a device takes in a round, each counted with its share of the first one's rate (fedavg
+            only); the clip norm of preset "authors-2021-05" grows with it.
         seed: for randomised rules.
         layers: the number of coordinates of each parameter tensor; by default taken from a module or state dict.
         params: the parameters of a rule given by name or as a function.
@@ -86,18 +95,17 @@ class Server:
         like: Model,
         mode: Mode = "uncompressed",
         preset: PresetName = "paper",
-        local_steps: int = 1,
+        local_steps: float = 1,
         seed: int = 0,
         layers: Sequence[int] = (),
         **params: Any,
     ) -> None:
         self.rule = as_rule(rule, **params)
         self._layout = layout(like)
-        self._layers = tuple(layers) or tuple(slot.stop - slot.start for slot in self._layout.slots)
-        if sum(self._layers) not in (0, self._layout.d):
-            raise ConfigError(f"layers add up to {sum(self._layers)} coordinates, but the model has {self._layout.d}")
+        own = tuple(slot.stop - slot.start for slot in self._layout.slots)
+        self._layers = layer_sizes(layers, self._layout.d, "model has") or own
         self._defense = self.rule.build(mode, preset, local_steps)
-        self._seed, self._theta, self._round = seed, self._layout.theta, 0
+        self._seed, self._theta, self._round = check_seed(seed), self._layout.theta, 0
         self._memory = self._defense.init(self._layout.d)
 
     @property
@@ -137,15 +145,15 @@ class Server:
         Raises:
             ConfigError: if updates, weights or senders do not fit; the server is then unchanged.
         """
-        if not (math.isfinite(lr) and lr >= 0):
-            raise ConfigError(f"lr is {lr}, but a learning rate is a number, 0 or more")
         self._check(weights, senders)
-        own = None if root is None else _rows(self._layout, root)[0]
-        context = Context(self._round + 1, lr, self._seed, self._theta, self._layers, own)
+        own = None if root is None else _own(self._layout, root)
+        context = Context(self._round + 1, _rate(lr), self._seed, self._theta, self._layers, own)
         tally = _Arrivals(self._defense.budget(self._memory, context), _weights(weights), _senders(senders))
         done = self._defense.step(self._memory, _watched(_blocks(self._layout, updates), tally), context)
         tally.check_all_used()
-        self._theta, self._memory, self._round = self._theta - done.delta, done.state, context.round
+        theta = self._theta - done.delta
+        require_finite(self.rule, theta)
+        self._theta, self._memory, self._round = theta, done.state, context.round
         dropped, clipped, applied = tuple(tally.dropped), tuple(tally.clipped), int(torch.count_nonzero(done.delta))
         new = (context.round, self._theta, done.delta, tally.received, dropped, clipped, applied, done.stats)
         return ServerStep(*new, self._layout.restore)
@@ -298,6 +306,15 @@ def _blocks(layout: ModelLayout, updates: Updates) -> Iterator[Block]:
         del item
 
 
+def _own(layout: ModelLayout, root: Rows | Parts) -> Tensor:
+    """Return the server's own update [d]."""
+    rows = _rows(layout, root)
+    if len(rows) != 1:
+        raise ConfigError(f"root holds {len(rows)} updates, but it is the server's own: give one")
+    (block,) = as_blocks(rows, 1)
+    return block.tensor[0]
+
+
 def _numbered(layout: ModelLayout, rows: Rows) -> Iterator[Block]:
     """Yield blocks without sender names, so that their senders are numbered consecutively."""
     whole = rows.dtype in (np.float32, torch.float32)
@@ -313,33 +330,57 @@ def _rows(layout: ModelLayout, item: Any) -> Tensor | npt.NDArray[Any]:
         return torch.stack([layout.flat(part) for part in item])
     if not isinstance(item, (Tensor, np.ndarray)):
         raise ConfigError("several updates at once are a list of state dicts, or an array or tensor [n, d]")
+    require_numbers("updates", item, f"[n, {layout.d}]")
     rows = item[None] if item.ndim == 1 else item
     if rows.ndim != 2 or rows.shape[1] != layout.d:
         raise ConfigError(f"updates have shape {list(item.shape)}, but must be [n, {layout.d}], a row for each client")
-    if isinstance(rows, np.ndarray):
-        real = rows.dtype.kind in "fiu"
-    else:
-        real = not rows.dtype.is_complex and rows.dtype is not torch.bool
-    if not real:
-        raise ConfigError(f"updates hold {rows.dtype}, but must hold real numbers")
     return rows
 
 
+def _rate(lr: object) -> float:
+    try:
+        rate = math.nan if isinstance(lr, (str, bytes)) else float(cast("float", lr))
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        rate = math.nan
+    if not (math.isfinite(rate) and rate >= 0):
+        raise ConfigError(f"lr is {shown(lr)}, but a learning rate is a number, 0 or more")
+    return rate
+
+
+def _numbers(given: object, kinds: str) -> npt.NDArray[Any] | None:
+    """Return a list, array or tensor as an array [n]; None if it does not hold numbers of these kinds."""
+    try:
+        array = np.asarray(given.detach().cpu() if isinstance(given, Tensor) else given)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        return None
+    return array if array.ndim == 1 and (array.dtype.kind in kinds) else None
+
+
 def _weights(weights: Sequence[float] | Rows | None) -> Tensor | None:
+    """Return the weights as float64, scaled by a power of two, which changes no bit of a mean, to at most 1."""
     if weights is None:
         return None
-    given = torch.as_tensor(weights, dtype=torch.float64).flatten()
-    if not bool((torch.isfinite(given) & (given >= 0)).all()) or not float(given.sum()) > 0:
-        raise ConfigError("weights must be finite numbers, none of them negative and not all of them 0")
-    return given
+    given = _numbers(weights, "fiub")
+    if given is None or not (np.isfinite(given) & (given >= 0)).all() or not given.any():
+        raise ConfigError(
+            "weights must be finite numbers, one for each update, none of them negative and not all of them 0"
+        )
+    wide = given.astype(np.float64)
+    return torch.from_numpy(np.ldexp(wide, -math.frexp(float(wide.max()))[1]))
 
 
 def _senders(senders: Sequence[int] | IntArray | None) -> IntArray | None:
     if senders is None:
         return None
-    given = np.asarray(senders)
-    if given.ndim != 1 or given.dtype.kind not in "iu":
+    given = _numbers(senders, "iu")
+    if given is None:
         raise ConfigError("senders must be whole numbers, one for each update")
+    names, counts = np.unique(given, return_counts=True)
+    if len(names) < len(given):
+        raise ConfigError(
+            f"senders has {names[counts.argmax()]} more than once, but a device sends one update a round: give each "
+            "device a number of its own"
+        )
     return given.astype(np.int64)
 
 

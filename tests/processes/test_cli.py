@@ -156,9 +156,10 @@ def test_commands_that_make_no_sense_are_refused(sparsefed: Nursery) -> None:
         assert "Usage" in done.err
 
 
+DERIVED = ("mode", "preset", "local_lr")  # they follow from [train]
 LISTED: dict[str, Mapping[str, Any]] = {
     "defenses": DEFENSES,
-    "beside every defense": {p.name: p for p in parameters(CommonOptions) if p.name not in ("mode", "preset")},
+    "beside every defense": {p.name: p for p in parameters(CommonOptions) if p.name not in DERIVED},
     "pre-aggregations": PRE,
     "attacks": ATTACKS,
     "models": MODELS,

@@ -168,6 +168,7 @@ def test_a_round_without_a_usable_update_did_not_happen(name: str) -> None:
     assert step.stats == {"received": N, "dropped": N, "clipped": 0, "median_norm": 0, "applied": 0} | {
         "upload_bytes": 4 * D,
         "download_bytes": 0,
+        "skipped": 1,
     }
 
 

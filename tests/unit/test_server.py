@@ -200,7 +200,7 @@ def test_unusable_updates_are_dropped_by_name_and_weigh_nothing() -> None:
         (defenses.undefended(), {"weights": [1.0, float("nan"), 1.0, 1.0]}, "finite"),
         (defenses.undefended(), {"weights": [0.0] * 4}, "all of them 0"),
         (defenses.undefended(), {"weights": [1.0] * 3}, "weights"),
-        (defenses.undefended(), {"senders": [1] * 5}, "5 senders for 4 updates"),
+        (defenses.undefended(), {"senders": [1, 2, 3, 4, 5]}, "5 senders for 4 updates"),
         (defenses.undefended(), {"senders": ["a"] * 4}, "whole numbers"),
         (defenses.undefended(), {"lr": -1.0}, "lr is -1"),
         (defenses.foolsgold(), {}, "give senders"),

@@ -72,7 +72,7 @@ def catalogue() -> dict[str, list[Entry]]:
         "beside every defense": [
             {"name": p.name, "type": p.type, "default": p.default, "summary": p.doc}
             for p in parameters(CommonOptions)
-            if p.name not in ("mode", "preset")
+            if p.name not in ("mode", "preset", "local_lr")
         ],
         "pre-aggregations": [_entry(name, builder) for name, builder in PRE.items()],
         "attacks": [_attack(name, attack_info(attack)) for name, attack in ATTACKS.items()],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,21 +15,23 @@ from torch import Tensor, nn
 from sparsefed import data
 from sparsefed.attacks import NEEDS, Attack, Goal, Scene, equip
 from sparsefed.config import lookup as names
-from sparsefed.config.schema import Config
+from sparsefed.config.schema import Config, TrainTable
 from sparsefed.core.dtypes import computed_in
-from sparsefed.core.engine import LocalPlan
+from sparsefed.core.engine import LocalPlan, steps_taken
 from sparsefed.core.errors import ConfigError, quoted
 from sparsefed.core.federation import SAMPLING, Federation, federate, rounds_per_epoch
 from sparsefed.core.metrics import class_accuracies
 from sparsefed.core.rng import integer_seed, rng
 from sparsefed.core.round import Metrics, RoundReport, RoundSetup, ServerState, simulate, start
 from sparsefed.core.task import Task, differentiator, evaluator, image_normaliser, make_task
-from sparsefed.core.types import Arrays, Batch, Partition
+from sparsefed.core.types import Arrays, Batch, Defense, Partition
 from sparsefed.data.augment import AUGMENTATIONS
 from sparsefed.data.partitions.summary import packed, portrait
 from sparsefed.engines import ENGINES
 from sparsefed.models import MODELS, model_info
 from sparsefed.theory.privacy import Guarantee, of_run
+
+log = logging.getLogger(__name__)
 
 ROOT = 100  # examples of a server that needs some, unless configured (as in FLTrust's experiments)
 PORTRAYED = 60  # devices whose examples the manifest counts, for the figure in a report
@@ -58,7 +61,12 @@ class BuiltSimulation:
             return None
         return of_run(
             "dp_noise",
-            {**names.rule("dp_noise").usual, **names.regime(self.config), **self.config.defense.params},
+            {
+                **names.rule("dp_noise").usual,
+                **names.regime(self.config),
+                "local_steps": local_steps(self.config, self.setup.federation.partition),
+                **self.config.defense.params,
+            },
             cohort=self.config.train.cohort,
             population=self.setup.federation.device_count,
             sampling=self.config.train.sampling,
@@ -79,12 +87,14 @@ def build_all(configs: Sequence[Config]) -> list[BuiltSimulation]:
 
 def build(config: Config, load: Callable[[data.DataSet], Arrays] = data.load) -> BuiltSimulation:
     """Load the data, assign it to the devices, build the model, and check that everything fits together."""
-    arrays, defense = load(names.dataset(config)), names.defense(config)
+    names.defense(config)  # raises on impossible values before anything is loaded
+    _say_what_has_no_effect(config)
+    arrays = load(names.dataset(config))
     dtype = computed_in(config.train.dtype)
     task = _task(config, arrays)
-    defense.init(task.d)  # raises if it cannot work for a model of this size
     engine = names.resolve("engine", config.train.engine, ENGINES)(task, dtype, config.train.memory_mb * 2**20)
     federation = _federation(config, arrays)
+    defense = _defense(config, federation, task.d)
     goal, attack = _attack(config, arrays)
     setup = RoundSetup(
         federation=federation,
@@ -98,9 +108,7 @@ def build(config: Config, load: Callable[[data.DataSet], Arrays] = data.load) ->
         gradient=differentiator(task, dtype),
         layers=tuple(slot.stop - slot.start for slot in task.slots),
         root=_root(config, arrays),
-        plan=LocalPlan(
-            config.train.local_epochs, config.train.local_batch, config.train.local_decay, config.train.prox
-        ),
+        plan=_plan(config),
         local_lr=config.train.local_lr,
     )
     evaluate = _evaluation(task, arrays, dtype, goal)
@@ -171,6 +179,44 @@ def _federation(config: Config, arrays: Arrays) -> Federation:
     return federate(
         x, y, deal(config, arrays), sample, config.train.cohort, names.threat_model(config), config.seed, augment
     )
+
+
+def _plan(config: Config) -> LocalPlan:
+    train = config.train
+    return LocalPlan(train.local_epochs, train.local_batch, train.local_decay, train.prox)
+
+
+def local_steps(config: Config, partition: Partition) -> float:
+    """Return the local steps of the device with most examples, each counted with its share of the first one's rate."""
+    return steps_taken(_plan(config), int(np.diff(partition.offsets).max(initial=1)))
+
+
+def _say_what_has_no_effect(config: Config) -> None:
+    """Warn if devices have a rate of their own and the config also sets the rate of the rounds."""
+    train = config.train
+    defaults = TrainTable.model_fields
+    unused = [f"train.{key}" for key in ("lr", "schedule") if getattr(train, key) != defaults[key].default]
+    if train.local_lr is not None and unused:
+        has = "has" if len(unused) == 1 else "have"
+        _warn_once(
+            f"{' and '.join(unused)} {has} no effect, because train.local_lr = {train.local_lr:g} is the rate of every "
+            "local step in every round; leave one or the other out"
+        )
+
+
+@functools.cache
+def _warn_once(sentence: str) -> None:
+    log.warning("%s", sentence)
+
+
+def _defense(config: Config, federation: Federation, d: int) -> Defense:
+    """Return the defense; refuse one that cannot work for a model of this size, or for cohorts of these sizes."""
+    defense = names.defense(config, local_steps(config, federation.partition))
+    defense.init(d)
+    # A full cohort, and the last of an epoch, which may be smaller.
+    for round in {1, min(config.rounds, rounds_per_epoch(federation.device_count, federation.n))}:
+        defense.check(len(federation.cohort(round)))
+    return defense
 
 
 def _root(config: Config, arrays: Arrays) -> Batch | None:

@@ -209,13 +209,15 @@ def takes_peak(schedule: str) -> tuple[bool, float | None]:
     return bool(found), found[0] if found else None
 
 
-def defense(config: Config) -> Defense:
+def defense(config: Config, local_steps: float = 1) -> Defense:
+    """Return the config's defense for devices that take this many local steps, counted in units of the first."""
     name, given = config.defense.name, config.defense.params
     shared = regime(config)
     for key in shared.keys() & given:
         raise ConfigError(f"defense.{key} follows from train.{key}; set it there")
-    info = rule(name)
-    return assemble(f"defense {name}", info.builder, {**info.usual, **shared, **given}, hidden=shared)
+    info, derived = rule(name), {"local_steps": local_steps}
+    params = {**info.usual, **shared, **derived, **given}
+    return assemble(f"defense {name}", info.builder, params, hidden={*shared, *derived})
 
 
 def rule(name: str) -> RuleInfo:
@@ -223,8 +225,10 @@ def rule(name: str) -> RuleInfo:
     return rule_info(function("defense", name, DEFENSES))
 
 
-def regime(config: Config) -> dict[str, str]:
-    return {"mode": config.train.mode, "preset": config.train.preset}
+def regime(config: Config) -> dict[str, Any]:
+    """Return the options of a defense that follow from how devices train."""
+    train = config.train
+    return {"mode": train.mode, "preset": train.preset, "local_lr": train.local_lr}
 
 
 def threat_model(config: Config) -> ThreatModel:

@@ -8,6 +8,7 @@ and sends `theta - theta_local`; `scale` is then the rate of its first epoch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
@@ -68,6 +69,21 @@ def turns(step: LocalStep, device: int, size: int) -> list[Turn]:
         order = rng(step.seed, "local order", epoch, device).permutation(size)
         found += [Turn(order[low : low + plan.batch], rate) for low in range(0, size, plan.batch)]
     return found
+
+
+def steps_taken(plan: LocalPlan, size: int) -> float:
+    """Return a device's local steps, each counted with its share of the first one's rate.
+
+    >>> steps_taken(LocalPlan(epochs=5, batch=10), size=48), steps_taken(LocalPlan(epochs=2, decay=0.5), size=48)
+    (25.0, 1.5)
+    """
+    batches = 1 if plan.batch is None else max(1, -(-size // plan.batch))
+    if plan.decay == 1:
+        return float(batches * plan.epochs)
+    try:
+        return batches * (1 - plan.decay**plan.epochs) / (1 - plan.decay)
+    except OverflowError:  # a rate that grows from epoch to epoch
+        return math.inf
 
 
 def one_step(plan: LocalPlan, sizes: IntArray) -> bool:

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.task import Slot
 
+MOST = 1 << 33  # coordinates of a model given by their number
+
 
 @dataclass(frozen=True)
 class ModelLayout:
@@ -45,7 +47,7 @@ class ModelLayout:
     def _part(self, parts: Mapping[str, Any], slot: Slot) -> Tensor:
         if slot.name not in parts:
             raise ConfigError(f"the update lacks '{slot.name}'; it must have every trained part of the model")
-        part = torch.as_tensor(parts[slot.name]).detach()
+        part = _tensor(slot.name, parts[slot.name])
         if part.shape != slot.shape:
             raise ConfigError(f"'{slot.name}' has shape {list(part.shape)}, but in the model {list(slot.shape)}")
         return part.reshape(-1).to(torch.float32)
@@ -65,15 +67,36 @@ def layout(like: nn.Module | Mapping[str, Any] | Tensor | np.ndarray[Any, Any] |
         trained = {name: p.detach() for name, p in like.named_parameters() if p.requires_grad}
         return _of_parts(trained, frozenset(like.state_dict()), lambda slots, theta: _module(like, slots, theta))
     if isinstance(like, Mapping):
-        tensors = {name: torch.as_tensor(part).detach() for name, part in like.items()}
+        tensors = {name: _tensor(name, part) for name, part in like.items()}
         trained = {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
         return _of_parts(trained, frozenset(tensors), lambda slots, theta: {**tensors, **_parts(trained, slots, theta)})
-    if isinstance(like, int) and not isinstance(like, bool) and like > 0:
+    if isinstance(like, int) and not isinstance(like, bool) and 0 < like <= MOST:
         return ModelLayout(torch.zeros(like), (), frozenset(), torch.clone)
     if isinstance(like, (Tensor, np.ndarray)) and like.ndim == 1 and len(like):
-        theta = torch.tensor(like).float() if isinstance(like, np.ndarray) else like.detach().clone().float()
+        theta = _finite(_tensor("like", like).clone().float())
         return ModelLayout(theta, (), frozenset(), torch.clone if isinstance(like, Tensor) else _array)
     raise ConfigError("like must be a module, a state dict, a vector of numbers or how many coordinates there are")
+
+
+def _tensor(name: str, part: Any) -> Tensor:
+    """Return a part of a model or an update as a tensor; refuse what does not hold real numbers."""
+    try:
+        ready = np.ascontiguousarray(part) if isinstance(part, np.ndarray) and part.ndim else part
+        flipped = isinstance(ready, np.ndarray) and min(ready.strides, default=0) < 0
+        tensor = torch.as_tensor(ready.copy() if flipped else ready).detach()
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        raise ConfigError(
+            f"'{name}' is a {type(part).__name__} that holds no numbers; give a tensor or array"
+        ) from None
+    if tensor.is_complex() or tensor.layout is not torch.strided or tensor.is_meta or tensor.is_quantized:
+        raise ConfigError(f"'{name}' holds {tensor.dtype}, but must be an ordinary tensor of real numbers")
+    return tensor
+
+
+def _finite(theta: Tensor) -> Tensor:
+    if not bool(torch.isfinite(theta).all()):
+        raise ConfigError("the model holds numbers that are not finite; start from a model that is")
+    return theta
 
 
 def _of_parts(
@@ -83,7 +106,7 @@ def _of_parts(
         raise ConfigError("the model has no trainable parameter: nothing to learn")
     starts = [0, *np.cumsum([tensor.numel() for tensor in trained.values()]).tolist()]
     slots = tuple(Slot(name, t.shape, start) for (name, t), start in zip(trained.items(), starts, strict=False))
-    theta = torch.cat([tensor.reshape(-1).float() for tensor in trained.values()])
+    theta = _finite(torch.cat([tensor.reshape(-1).float() for tensor in trained.values()]))
     return ModelLayout(theta, slots, known | frozenset(trained), lambda vector: restore(slots, vector))
 
 

@@ -5,7 +5,8 @@ Knows vectors, labels and counts; trains nothing.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,6 +34,24 @@ def reach(delta: Tensor, theirs: Tensor) -> Reach | None:
         return None
     changed = part[change != 0]
     return Reach(float(changed @ changed) / sent, float(change @ part) / length)
+
+
+def unusable_notice(round: int, metrics: Mapping[str, Any]) -> str:
+    """Return a sentence on what unusable updates changed in a round, from its statistics; "" if they changed nothing.
+
+    >>> unusable_notice(3, {"received": 9, "dropped": 1.0, "f_used": 2.0})
+    'round 3: 1 of 9 updates was not finite or absurdly long, so the rule went on without it and with f = 2'
+    >>> unusable_notice(4, {"received": 9, "dropped": 0.0})
+    ''
+    """
+    dropped, received = int(metrics.get("dropped", 0)), int(metrics.get("received", metrics.get("cohort", 0)))
+    were, them = ("was", "it") if dropped == 1 else ("were", "them")
+    cause = f"round {round}: {dropped} of {received} updates {were} not finite or absurdly long, so"
+    if metrics.get("skipped"):
+        return f"{cause} the rule had too few, and the model was left as it is"
+    if "f_used" in metrics:
+        return f"{cause} the rule went on without {them} and with f = {int(metrics['f_used'])}"
+    return ""
 
 
 def outsized_impact(learned: float, influence: float, points: int, examples: int) -> float:

@@ -8,9 +8,13 @@ purposes never share a stream.
 from __future__ import annotations
 
 import zlib
+from numbers import Integral
 
 import numpy as np
 import numpy.typing as npt
+
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.signatures import shown
 
 Words = npt.NDArray[np.uint64]
 
@@ -24,6 +28,13 @@ def rng(seed: int, purpose: str, round: int = 0, client: int = 0) -> np.random.G
     return np.random.Generator(
         np.random.Philox(np.random.SeedSequence([seed, zlib.crc32(purpose.encode()), round, client]))
     )
+
+
+def check_seed(seed: object) -> int:
+    """Return a seed as an int; refuse what is not a whole number from 0 to 2^128 - 1, all that a generator takes in."""
+    if not isinstance(seed, Integral) or isinstance(seed, bool) or not 0 <= int(seed) < 1 << 128:
+        raise ConfigError(f"seed is {shown(seed)}, but must be a whole number from 0 to 2^128 - 1")
+    return int(seed)
 
 
 def integer_seed(seed: int, purpose: str, round: int = 0, client: int = 0) -> int:

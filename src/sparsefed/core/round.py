@@ -6,6 +6,7 @@ Knows no TOML, no command line, no paper. State is passed in and returned as a v
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,7 +23,7 @@ from torch import Tensor
 from sparsefed.core.engine import ONE_STEP, Cohort, Engine, LocalPlan, LocalStep, one_step, turns
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.federation import Federation
-from sparsefed.core.metrics import reach
+from sparsefed.core.metrics import reach, unusable_notice
 from sparsefed.core.rng import integer_seed
 from sparsefed.core.schedule import Schedule
 from sparsefed.core.threat import Attack, BoolArray, Knowledge
@@ -31,6 +32,7 @@ from sparsefed.kernels.blocks import RowsBlock
 
 Metrics = Mapping[str, Any]
 
+log = logging.getLogger(__name__)
 UNREPORTED = ("received", "median_norm")  # statistics of a defense that the round reports under its own names
 
 
@@ -73,6 +75,11 @@ class RoundReport:
     metrics: Metrics
     seconds: float
 
+    @property
+    def notice(self) -> str:
+        """A sentence if unusable updates reduced f (`f_used`) or left the model as it was (`skipped`), else ''."""
+        return unusable_notice(self.state.round, self.metrics)
+
 
 def start(setup: RoundSetup, theta: Tensor) -> ServerState:
     """Return the state before round 1."""
@@ -111,9 +118,13 @@ def simulate(
         evaluate: computes metrics of a model; they are added to the report every `every` rounds and after the last.
         every: rounds between evaluations.
     """
+    noticed = False
     while state.round < rounds:
         report = run_round(setup, state)
         state = report.state
+        if report.notice and not noticed:
+            noticed = True  # the rounds that follow say so in their metrics
+            log.warning("%s", report.notice)
         if evaluate is not None and (state.round % every == 0 or state.round == rounds):
             report = RoundReport(state, {**report.metrics, **evaluate(state.theta)}, report.seconds)
         yield report

@@ -1,19 +1,26 @@
 """Parameters of builders, read from their signatures: name, type, default and a one-line description.
 
-The description is the `Annotated` note of the parameter's type. Rules, attacks and models are described and checked
-this way.
+The description is the `Annotated` note of the parameter's type. Rules, attacks, goals, partitions, schedules and models
+are described and checked this way. Numbers must be finite, unless the type has the note `MAY_BE_INFINITE` too.
 """
 
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Integral
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
+import numpy as np
+
 from sparsefed.core.errors import ConfigError, unknown
+
+MAY_BE_INFINITE = "may be infinite"
+LARGEST = 2**63 - 1  # of whole numbers: files, arrays and random generators take no larger one
+SHOWN = 80  # characters of a wrong value that a message shows
 
 
 @dataclass(frozen=True)
@@ -66,10 +73,36 @@ def check_arguments(
     if missing:
         wanted = "; ".join(f"{p.name} ({p.type}{': ' + p.doc if p.doc else ''})" for p in missing)
         raise ConfigError(f"{name} needs {wanted}")
-    hints = (_hints(beside, extras=False) if beside else {}) | _hints(builder, extras=False)
+    hints = (_hints(beside) if beside else {}) | _hints(builder)
     for key, value in given.items():
-        if not _fits(value, hints.get(key, Any)):
-            raise ConfigError(f"{name}: {key} is {value!r}, but must be {readable(hints[key])}")
+        _check_value(f"{name}: {key}", value, hints.get(key, Any))
+
+
+def _check_value(what: str, value: Any, hint: Any) -> None:
+    """Refuse a value of another type, a number that is not finite, and a whole number that is absurdly large."""
+    bare, *notes = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    if not _fits(value, bare):
+        raise ConfigError(f"{what} is {shown(value)}, but must be {readable(bare)}")
+    for number in value if isinstance(value, (list, tuple)) else [value]:
+        if isinstance(number, Integral) and abs(int(number)) > LARGEST:
+            raise ConfigError(f"{what} is {shown(value)}, but must be a whole number up to {LARGEST}")
+        if not isinstance(number, (float, np.floating)) or math.isfinite(number):
+            continue
+        if MAY_BE_INFINITE not in notes or math.isnan(number):
+            raise ConfigError(f"{what} is {shown(value)}, but must be a finite number")
+
+
+def shown(value: Any) -> str:
+    """Return a value as an error message shows it, on one line and cut where it is long.
+
+    >>> shown("a" * 1000)[-9:], len(shown("a" * 1000))
+    ('aaaaaa...', 80)
+    """
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # a value's own repr may raise anything; that of a whole number does beyond 4300 digits
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."
 
 
 def _takes_anything(builder: Callable[..., Any]) -> bool:
@@ -78,6 +111,7 @@ def _takes_anything(builder: Callable[..., Any]) -> bool:
 
 
 def _unknown(key: str, valid: Sequence[str]) -> str:
+    key = shown(key)[1:-1]  # escaped and cut, without its quotes
     return unknown("parameter", key, valid) if valid else f"it takes no parameters, but was given '{key}'"
 
 
@@ -93,10 +127,10 @@ def _taken(builder: Callable[..., Any]) -> list[inspect.Parameter]:
     return list(inspect.signature(builder).parameters.values())
 
 
-def _hints(builder: Callable[..., Any], extras: bool = True) -> dict[str, Any]:
+def _hints(builder: Callable[..., Any]) -> dict[str, Any]:
     """Return the type hints of a function or class; empty if they use names imported for type checking only."""
     try:
-        return get_type_hints(inspect.unwrap(_called(builder)), include_extras=extras)
+        return get_type_hints(inspect.unwrap(_called(builder)), include_extras=True)
     except (NameError, TypeError):
         return {}
 
@@ -126,8 +160,10 @@ def readable(hint: Any) -> str:
     words: list[str] = []
     for option in _options(hint):
         choices = [repr(choice) for choice in get_args(option)] if get_origin(option) is Literal else []
-        if get_origin(option) is tuple and (inner := get_args(option)):
+        if get_origin(option) in (tuple, Sequence) and (inner := get_args(option)):
             choices = [f"list of {readable(inner[0])}"]
+        if get_origin(option) is Mapping:
+            choices = ["table"]
         words += choices or [getattr(option, "__name__", str(option))]
     return " | ".join(word for word in words if word != "NoneType")
 
@@ -143,10 +179,12 @@ def _fits_one(value: Any, option: Any) -> bool:
         return isinstance(value, str) and value in get_args(option)
     if option is NoneType:
         return value is None
-    if get_origin(option) is tuple:
+    if get_origin(option) in (tuple, Sequence):
         return isinstance(value, (list, tuple)) and all(_fits(part, get_args(option)[0]) for part in value)
+    if get_origin(option) is Mapping:
+        return isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
     if option is int:
         return isinstance(value, Integral) and not isinstance(value, bool)
     if option is float:
-        return isinstance(value, Real) and not isinstance(value, bool)
+        return isinstance(value, (float, np.floating, Integral)) and not isinstance(value, bool)
     return not isinstance(option, type) or isinstance(value, option)

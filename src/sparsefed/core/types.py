@@ -121,6 +121,7 @@ class Defense:
     init: Callable[[int], State]  # d -> state
     step: Callable[[State, Iterable[Block], Context], Step]
     budget: Callable[[State, Context], float]  # the l2 norm the server enforces on an update; inf if none
+    check: Callable[[int], None] = lambda n: None  # noqa: ARG005 - raises if the rule is not defined for n updates
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import torch
 
 from sparsefed.core.types import Context
-from sparsefed.defenses.combine import Pre, Stack, require_enough, require_f
+from sparsefed.defenses.combine import Pre, Stack, Tolerance
 from sparsefed.defenses.parameter_types import Attackers
 from sparsefed.defenses.pipeline import clip_factors
 from sparsefed.kernels.rows import row_norms
@@ -23,12 +23,11 @@ from sparsefed.kernels.rows import row_norms
 
 def arc(f: Attackers) -> Pre:
     """Clip the longest k = floor(2 f (n - f) / n) updates to the length of the next one; f = 0 clips nothing."""
-    require_f(f)
+    tolerance = Tolerance("arc", f, _most)
 
     def clip(stack: Stack, context: Context) -> Stack:  # noqa: ARG001
-        require_enough("arc", f, stack.received, _most)
-        n = len(stack.rows)
-        attackers = min(f, _most(n))
+        n, attackers = len(stack.rows), tolerance.among(stack)
+        stack = stack._replace(stats={**stack.stats, **tolerance.stats(attackers)})
         norms = row_norms(stack.rows)
         limit = norms.sort(descending=True).values[2 * attackers * (n - attackers) // n]
         factors = clip_factors(norms, float(limit))
@@ -40,7 +39,7 @@ def arc(f: Attackers) -> Pre:
             rows[i] = rows[i].double() * factors[i]
         return stack._replace(rows=rows)
 
-    return clip
+    return Pre(clip, tolerance.same_size)
 
 
 def _most(n: int) -> int:

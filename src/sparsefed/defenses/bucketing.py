@@ -29,15 +29,18 @@ def bucketing(size: Annotated[int, "s, how many updates are averaged into one"] 
     """Average the updates in random buckets of `size`; the last one may be smaller."""
     require(size >= 1, f"size is {size}, but a bucket holds at least one update: choose size >= 1 (the paper has 2)")
 
+    def buckets_of(n: int) -> int:
+        return -(-n // size)
+
     def into_buckets(stack: Stack, context: Context) -> Stack:
         order = shuffled(stack.senders, context)
         buckets = [order[first : first + size] for first in range(0, len(order), size)]
         means = stack.rows.new_empty(len(buckets), stack.rows.shape[1])
         for mean, bucket in zip(means, buckets, strict=True):
             _write_mean(mean, stack.rows, bucket)
-        return Stack(means, np.arange(len(buckets)), -(-stack.received // size))
+        return Stack(means, np.arange(len(buckets)), buckets_of(stack.received), stack.stats)
 
-    return into_buckets
+    return Pre(into_buckets, buckets_of)
 
 
 def shuffled(senders: IntArray, context: Context) -> IntArray:

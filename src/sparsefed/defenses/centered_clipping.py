@@ -22,6 +22,7 @@ from torch import Tensor
 from sparsefed.core.types import Block, Context, State
 from sparsefed.defenses.combine import stack
 from sparsefed.defenses.options import CommonKeywords
+from sparsefed.defenses.parameter_types import require_iterations
 from sparsefed.defenses.pipeline import Combine, Flow, clip_factors, require
 from sparsefed.defenses.rule import rule
 from sparsefed.kernels.compilation import warm_up
@@ -43,7 +44,7 @@ def centered_clipping(
     The authors' code takes one iteration; more help where the start is far away.
     """
     require(radius > 0, f"radius is {radius}, but an update must be allowed some pull: choose radius > 0")
-    require(iterations >= 1, f"iterations is {iterations}, but the centre must move: choose iterations >= 1")
+    require_iterations(iterations, "the centre must move")
 
     def init(d: int) -> State:
         from sparsefed.kernels.centre_kernels import rehearse

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from itertools import count
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -12,8 +12,10 @@ from torch import Tensor
 
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.types import Block, Context, IntArray, State
-from sparsefed.defenses.pipeline import Combine, Flow, no_state, no_updates
-from sparsefed.kernels.blocks import RowsBlock, ScaledBlock
+from sparsefed.defenses.pipeline import NO_STATS, SKIPPED, Combine, Flow, no_state, no_updates
+from sparsefed.kernels.blocks import RowsBlock
+
+LARGEST = 1 << 80  # far more updates than a round can have
 
 
 class Stack(NamedTuple):
@@ -22,9 +24,20 @@ class Stack(NamedTuple):
     rows: Tensor  # float32 [n, d]; shared with the sender's tensor: never write to it
     senders: IntArray  # [n]
     received: int  # at least n: counts the unusable ones too
+    stats: Mapping[str, float] = NO_STATS  # of the pre-aggregations so far
 
 
-Pre = Callable[[Stack, Context], Stack]  # transforms the rows before a rule sees them
+@dataclass(frozen=True)
+class Pre:
+    """A pre-aggregation: a transform of the rows before a rule sees them."""
+
+    apply: Callable[[Stack, Context], Stack]
+    size: Callable[[int], int] = lambda n: n  # the rows that n updates become; raises if n is too small
+
+    def __call__(self, stack: Stack, context: Context) -> Stack:
+        return self.apply(stack, context)
+
+
 RowRule = Callable[[Tensor], Tensor]  # [n, d] -> [d]
 RobustRule = Callable[[Tensor, int], Tensor]  # [n, d], f -> [d]
 
@@ -44,35 +57,91 @@ def stacked(rule: RowRule) -> Combine:
     return Combine(no_state, step)
 
 
-def robust(name: str, rule: RobustRule, f: int, most: Callable[[int], int]) -> Combine:
-    """Return the `Combine` of a rule that tolerates f attackers among n rows, at most `most(n)` by its definition.
+@dataclass(frozen=True)
+class Tolerance:
+    """The attackers that a rule tolerates: f among n updates, which its definition allows up to `most(n)`.
 
-    A cohort that is too small for f is refused. Where only dropping unusable updates made it too small, the rule goes
-    on with the largest f that is left: a client that sends NaN must not be able to stop the training.
+    A cohort that is too small for f is refused. Where unusable updates were dropped, the rule goes on with the largest
+    f that the rest allows: clients that send NaN must not be able to stop the training. As no definition loses more
+    than one attacker with an update, that f is at least f minus the number of dropped updates, and thus enough for
+    every attacker among the rest.
     """
-    require_f(f)
+
+    name: str  # of the rule, for messages
+    f: int
+    most: Callable[[int], int]  # never falls, and rises by at most 1 with an update; below 0: not defined
+
+    def __post_init__(self) -> None:
+        if self.f < 0:
+            raise ConfigError(f"f is {self.f}, but it is a number of attackers: choose f >= 0")
+
+    def check(self, n: int) -> None:
+        """Raise ConfigError if a cohort is too small for f; the message names the sizes that would do."""
+        if self.most(n) < self.f:
+            best = f", or f = {self.most(n)} at most" if self.most(n) >= 0 else ""
+            least = _least(n, lambda m: self.most(m) >= self.f)
+            needed = f"at least n = {least} updates" if least < LARGEST else "more updates than there can be in"
+            raise ConfigError(f"{self.name} with f = {self.f} needs {needed} a round, but there are {n}{best}")
+
+    def same_size(self, n: int) -> int:
+        """Return n, the rows that a pre-aggregation makes of n updates; raise ConfigError if they are too few."""
+        self.check(n)
+        return n
+
+    def among(self, stack: Stack) -> int:
+        """Return the f to go on with among the usable rows; below 0 if the rule is not defined for so few."""
+        self.check(stack.received)
+        return min(self.f, self.most(len(stack.rows)))
+
+    def stats(self, f: int) -> Mapping[str, float]:
+        """Return what a round reports of f: the number it went on with, where that is smaller."""
+        return {"f_used": float(f)} if f < self.f else NO_STATS
+
+
+def robust(name: str, rule: RobustRule, f: int, most: Callable[[int], int]) -> Combine:
+    """Return the `Combine` of a rule that tolerates f attackers among n rows, at most `most(n)` by its definition."""
+    tolerance = Tolerance(name, f, most)
 
     def step(state: State, blocks: Iterable[Block], context: Context) -> Flow:
-        rows, _, received = stack(blocks, context)
-        require_enough(name, f, received, most)
-        if not len(rows):
-            return Flow(state, rows.new_zeros(rows.shape[1]))
-        require_enough(name, 0, len(rows), most)
-        return Flow(state, rule(rows, min(f, most(len(rows)))))
+        updates = stack(blocks, context)
+        bears = tolerance.among(updates)
+        if bears < 0 or not len(updates.rows):
+            return skipped(state, updates)
+        return Flow(state, rule(updates.rows, bears), tolerance.stats(bears))
 
-    return Combine(no_state, step)
+    return Combine(no_state, step, tolerance.check)
+
+
+def skipped(state: State, updates: Stack) -> Flow:
+    """Return the flow of a round that dropped updates leave too small for the rule: it changes nothing."""
+    return Flow(state, updates.rows.new_zeros(updates.rows.shape[1]), SKIPPED)
+
+
+@dataclass(frozen=True)
+class _Mixed(RowsBlock):
+    """The rows after pre-aggregation, with the number there would be if every update had been usable."""
+
+    received: int = 0
 
 
 def after(pre: Sequence[Pre], combine: Combine) -> Combine:
     """Wrap a rule so that the rows pass through the pre-aggregations, in order, before it sees them."""
 
     def step(state: State, blocks: Iterable[Block], context: Context) -> Flow:
-        rows = stack(blocks, context)
-        for one in pre if len(rows.rows) else ():
-            rows = one(rows, context)
-        return combine.step(state, [RowsBlock(rows.rows, rows.senders)], context)
+        updates = stack(blocks, context)
+        sizes = [updates.received]
+        for one in pre:
+            sizes.append(one.size(sizes[-1]))
+            updates = one(updates, context) if len(updates.rows) else updates
+        flow = combine.step(state, [_Mixed(updates.rows, updates.senders, sizes[-1])], context)
+        return flow._replace(stats={**updates.stats, **flow.stats})
 
-    return Combine(combine.init, step) if pre else combine
+    def check(n: int) -> None:
+        for one in pre:
+            n = one.size(n)
+        combine.check(n)
+
+    return Combine(combine.init, step, check) if pre else combine
 
 
 def stack(blocks: Iterable[Block], context: Context) -> Stack:
@@ -81,24 +150,28 @@ def stack(blocks: Iterable[Block], context: Context) -> Stack:
     for block in blocks:
         parts.append(block.rows())
         senders.append(block.senders)
-        received += block.received if isinstance(block, ScaledBlock) else block.size
+        received += received_in(block)
         del block
     if not parts:
         raise no_updates(context)
     return Stack(parts[0] if len(parts) == 1 else torch.cat(parts), np.concatenate(senders), received)
 
 
-def require_f(f: int) -> None:
-    if f < 0:
-        raise ConfigError(f"f is {f}, but it is a number of attackers: choose f >= 0")
+def received_in(block: Block) -> int:
+    """Return the number of updates that a block stands for, the unusable ones too."""
+    received: int = getattr(block, "received", block.size)
+    return received
 
 
-def require_enough(name: str, f: int, n: int, most: Callable[[int], int]) -> None:
-    """Raise ConfigError if a cohort is too small for f; the message names the sizes that would do."""
-    if most(n) < f:
-        least = next(m for m in count(n) if most(m) >= f)
-        best = f", or f = {most(n)} at most" if most(n) >= 0 else ""
-        raise ConfigError(f"{name} with f = {f} needs at least n = {least} updates a round, but there are {n}{best}")
+def _least(n: int, enough: Callable[[int], bool]) -> int:
+    """Return the least number above n, which is not enough, that is; by bisection, as f may be any number."""
+    low, high = n, n + 1
+    while not enough(high) and high < LARGEST:
+        low, high = high, 2 * high
+    while low + 1 < high < LARGEST:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
 
 
 def _mean(blocks: Iterable[Block], context: Context) -> Tensor:

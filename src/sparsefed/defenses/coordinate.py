@@ -10,6 +10,7 @@ Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates (Yin et
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Unpack
 
 from sparsefed.core.types import State
@@ -27,7 +28,7 @@ PAPER = "Yin et al. 2018, Byzantine-Robust Distributed Learning: Towards Optimal
 @rule(paper=PAPER, needs=("all rows",), audit=True)
 def trimmed_mean(f: Attackers, **_: Unpack[CommonKeywords]) -> Combine:
     """The mean of each coordinate without its f largest and f smallest values; needs n > 2 f."""
-    return Combine(_prepared, robust("trimmed_mean", columns.trimmed_mean, f, lambda n: (n - 1) // 2).step)
+    return replace(robust("trimmed_mean", columns.trimmed_mean, f, lambda n: (n - 1) // 2), init=_prepared)
 
 
 @rule(paper=PAPER, needs=("all rows",), audit=True)

@@ -31,9 +31,9 @@ from torch import Tensor
 
 from sparsefed.core.rng import rng
 from sparsefed.core.types import Block, Context, IntArray, State
-from sparsefed.defenses.combine import require_enough, require_f, stack
+from sparsefed.defenses.combine import Tolerance, stack
 from sparsefed.defenses.options import CommonKeywords
-from sparsefed.defenses.parameter_types import Attackers
+from sparsefed.defenses.parameter_types import Attackers, require_iterations
 from sparsefed.defenses.pipeline import Combine, Flow, no_state, require
 from sparsefed.defenses.rule import rule
 from sparsefed.kernels.rows import weighted_sum
@@ -54,8 +54,7 @@ def dnc(
     **_: Unpack[CommonKeywords],
 ) -> Combine:
     """The mean of the updates that are outliers along the main direction of no random sample of the coordinates."""
-    require_f(f)
-    require(iterations >= 1, f"iterations is {iterations}, but DnC must look at least once: choose iterations >= 1")
+    require_iterations(iterations, "DnC must look at least once")
     require(subsample >= 1, f"subsample is {subsample}, but DnC must see a coordinate: choose subsample >= 1")
     require(
         0 < filter_fraction < math.inf,
@@ -66,20 +65,24 @@ def dnc(
         return math.ceil(filter_fraction * attackers - 1e-9)  # 1.1 * 10 is a little more than 11
 
     def most(n: int) -> int:
-        return next(a for a in range(min(n - 1, int((n - 1) / filter_fraction) + 1), -2, -1) if filtered(a) < n)
+        highest = n - 1 if filter_fraction <= 1 else min(n - 1, int((n - 1) / filter_fraction) + 1)
+        return next(a for a in range(highest, -2, -1) if filtered(a) < n)
+
+    tolerance = Tolerance("dnc", f, most)
 
     def step(state: State, blocks: Iterable[Block], context: Context) -> Flow:
-        rows, senders, received = stack(blocks, context)
-        require_enough("dnc", f, received, most)
+        updates = stack(blocks, context)
+        rows, bears = updates.rows, tolerance.among(updates)
         good = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
         if len(rows):
-            keep = len(rows) - filtered(min(f, most(len(rows))))
+            keep = len(rows) - filtered(bears)
             for sample in samples(rows, iterations, subsample, context):
-                good &= lowest(outlier_scores(sample), senders, keep)
+                good &= lowest(outlier_scores(sample), updates.senders, keep)
         selected = int(good.sum())
-        return Flow(state, weighted_sum(rows, good.double() / max(1, selected)), {"selected": float(selected)})
+        stats = {"selected": float(selected), **tolerance.stats(bears)}
+        return Flow(state, weighted_sum(rows, good.double() / max(1, selected)), stats)
 
-    return Combine(no_state, step)
+    return Combine(no_state, step, tolerance.check)
 
 
 def samples(rows: Tensor, iterations: int, subsample: int, context: Context) -> Iterator[Tensor]:

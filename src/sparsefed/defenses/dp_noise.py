@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Annotated, Literal, Unpack, get_args
 
 import numpy as np
@@ -95,4 +96,4 @@ def _then(combine: Combine, transform: Transform) -> Combine:
         combined = combine.step(state, blocks, context)
         return combined._replace(vector=transform.step({}, combined.vector, context).vector)
 
-    return Combine(combine.init, step)
+    return replace(combine, step=step)

@@ -65,7 +65,7 @@ def foolsgold(
         return {}
 
     def step(state: State, blocks: Iterable[Block], context: Context) -> Flow:
-        rows, senders, _ = stack(blocks, context)
+        rows, senders, *_ = stack(blocks, context)
         if not len(rows):
             return Flow(state, rows.new_zeros(rows.shape[1]))
         histories = summed(state, rows, senders)

@@ -34,6 +34,7 @@ from sparsefed.core.errors import ConfigError, unknown
 from sparsefed.core.types import Block, Context, State
 from sparsefed.defenses.combine import stack
 from sparsefed.defenses.options import CommonKeywords
+from sparsefed.defenses.parameter_types import require_iterations
 from sparsefed.defenses.pipeline import Combine, Flow, require
 from sparsefed.defenses.rule import rule
 from sparsefed.kernels.compilation import warm_up
@@ -68,7 +69,7 @@ def geometric_median(
     little above the least. The paper's budget is `iterations` = 3 with `tolerance` = 0.
     """
     require(nu is None or nu > 0, f"nu is {nu}, but it keeps distances from being 0: choose nu > 0, or None")
-    require(iterations >= 1, f"iterations is {iterations}, but there must be a step: choose iterations >= 1")
+    require_iterations(iterations, "there must be a step")
     require(tolerance >= 0, f"tolerance is {tolerance}, but it is a share: choose tolerance >= 0 (0: take every step)")
     if start not in get_args(Start):
         raise ConfigError(unknown("start", start, get_args(Start)))
@@ -83,7 +84,7 @@ def geometric_median(
         rows = stack(blocks, context).rows
         if not len(rows):
             return Flow(state, rows.new_zeros(rows.shape[1]))
-        floor = nu or _resolution(rows)
+        floor = max(nu or _resolution(rows), LEAST_NU)
         weights = torch.full((len(rows),), 1 / len(rows), dtype=torch.float64, device=rows.device)
         if start == "zero":  # the first step, whose distances are the norms
             weights, _ = _reweighted(weights, row_norms(rows), floor)

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from sparsefed.core.errors import ConfigError, unknown
 from sparsefed.core.types import Block, Context, State
-from sparsefed.defenses.combine import require_enough, require_f, stack
+from sparsefed.defenses.combine import Tolerance, skipped, stack
 from sparsefed.defenses.options import CommonKeywords
 from sparsefed.defenses.parameter_types import Attackers
 from sparsefed.defenses.pipeline import Combine, Flow, require
@@ -77,7 +77,7 @@ def krum(
     if variant not in get_args(Variant):
         raise ConfigError(unknown("variant", variant, get_args(Variant)))
     scores: Mapping[Variant, Score] = {"blanchard": blanchard_scores, "paper-box": box_scores}
-    return _selecting("krum", f, scores[variant], lambda received, n, f: 1)  # noqa: ARG005
+    return _selecting(Tolerance("krum", f, most_attackers), scores[variant], lambda n, f: 1)  # noqa: ARG005
 
 
 @rule(paper=PAPER, needs=("all rows",), largest_f=most_attackers, audit=True)
@@ -88,12 +88,8 @@ def multi_krum(
 ) -> Combine:
     """The mean of the m updates that are nearest to their n - f - 2 nearest others."""
     require(m is None or m >= 1, f"m is {m}, but a mean is of at least one update: choose m >= 1")
-
-    def size(received: int, n: int, f: int) -> int:
-        require(m is None or m <= received, f"m is {m}, but the round has only {received} updates: choose a smaller m")
-        return n - f if m is None else min(m, n)
-
-    return _selecting("multi_krum", f, blanchard_scores, size)
+    tolerance = Tolerance("multi_krum", f, most_attackers)
+    return _selecting(tolerance, blanchard_scores, lambda n, f: n - f if m is None else min(m, n), m or 1)
 
 
 def blanchard_scores(rows: Tensor, f: int) -> tuple[Company, Doubles]:
@@ -137,26 +133,28 @@ def _compare(company: Company, i: int, j: int) -> int:
     return 0
 
 
-def _selecting(name: str, f: int, score: Score, size: Callable[[int, int, int], int]) -> Combine:
-    """Return the mean of the `size(received, n, f)` rows of lowest score; `robust` documents how f is adjusted."""
-    require_f(f)
+def _selecting(tolerance: Tolerance, score: Score, size: Callable[[int, int], int], least: int = 1) -> Combine:
+    """Return the mean of the `size(n, f)` rows of lowest score, of `least` updates or more."""
 
     def init(d: int) -> State:  # noqa: ARG001
         warm_up(rehearse)
         return {}
 
-    def step(state: State, blocks: Iterable[Block], context: Context) -> Flow:
-        rows, senders, received = stack(blocks, context)
-        require_enough(name, f, received, most_attackers)
-        if not len(rows):
-            return Flow(state, rows.new_zeros(rows.shape[1]))
-        require_enough(name, 0, len(rows), most_attackers)
-        bears = min(f, most_attackers(len(rows)))
-        chosen = lowest(*score(rows, bears), size(received, len(rows), bears))
-        stats = {"winner": float(senders[chosen[0]])} if len(chosen) == 1 else {}
-        return Flow(state, mean_of(rows, chosen), stats)
+    def check(n: int) -> None:
+        tolerance.check(n)
+        require(least <= n, f"m is {least}, but the round has only {n} updates: choose a smaller m")
 
-    return Combine(init, step)
+    def step(state: State, blocks: Iterable[Block], context: Context) -> Flow:
+        updates = stack(blocks, context)
+        check(updates.received)
+        rows, bears = updates.rows, tolerance.among(updates)
+        if bears < 0:
+            return skipped(state, updates)
+        chosen = lowest(*score(rows, bears), size(len(rows), bears))
+        winner = {"winner": float(updates.senders[chosen[0]])} if len(chosen) == 1 else {}
+        return Flow(state, mean_of(rows, chosen), {**winner, **tolerance.stats(bears)})
+
+    return Combine(init, step, check)
 
 
 def mean_of(rows: Tensor, chosen: list[int]) -> Tensor:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from sparsefed.core.types import Context
-from sparsefed.defenses.combine import Pre, Stack, require_enough, require_f
+from sparsefed.defenses.combine import Pre, Stack, Tolerance
 from sparsefed.defenses.parameter_types import Attackers
 from sparsefed.kernels.compilation import warm_up
 from sparsefed.kernels.distances import rehearse, squared_distances
@@ -24,18 +24,19 @@ from sparsefed.kernels.distances import rehearse, squared_distances
 
 def nnm(f: Attackers) -> Pre:
     """Replace each update by the mean of the n - f updates nearest to it."""
-    require_f(f)
+    tolerance = Tolerance("nnm", f, lambda n: n - 1)
     warm_up(rehearse)  # a pre-aggregation has no init of its own, so its kernels are compiled when it is built
 
     def mix(given: Stack, context: Context) -> Stack:  # noqa: ARG001
-        n = len(given.rows)
-        require_enough("nnm", f, given.received, lambda n: n - 1)
-        if n == 0:
+        bears = tolerance.among(given)
+        if bears < 0:
             return given
-        weights = mixing(squared_distances(given.rows), n - min(f, n - 1))
-        return given._replace(rows=weights.to(torch.float32) @ given.rows)
+        weights = mixing(squared_distances(given.rows), len(given.rows) - bears)
+        return given._replace(
+            rows=weights.to(torch.float32) @ given.rows, stats={**given.stats, **tolerance.stats(bears)}
+        )
 
-    return mix
+    return Pre(mix, tolerance.same_size)
 
 
 def mixing(distances: Tensor, k: int) -> Tensor:

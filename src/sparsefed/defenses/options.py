@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypedDict
 
+from sparsefed.core.signatures import MAY_BE_INFINITE
 from sparsefed.core.types import Defense
 from sparsefed.defenses.clip import clip_l2, clip_l2_adaptive, clip_l2_per_step, clip_l2_quantile, no_clip
 from sparsefed.defenses.combine import after
@@ -20,7 +21,7 @@ from sparsefed.defenses.pipeline import Combine, PerUpdate, Transform, chain, id
 from sparsefed.defenses.pre_aggregation import pre_aggregations
 from sparsefed.defenses.server import momentum, scale_by_lr
 
-REGIME = ("mode", "preset", "local_steps")  # options that depend on how devices train, not on the rule
+REGIME = ("mode", "preset", "local_steps", "local_lr")  # options that depend on how devices train, not on the rule
 
 
 class CommonKeywords(TypedDict, total=False):
@@ -32,16 +33,16 @@ class CommonKeywords(TypedDict, total=False):
     clip_rate: float
     pre: str | Sequence[str | Mapping[str, Any]]
     rho: float
-    local_steps: int
+    local_steps: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class CommonOptions:
     """The parameters that every rule takes besides its own."""
 
-    clip_norm: Annotated[float | None, "L, the l2 norm to which the server clips every update; None: no clipping"] = (
-        None
-    )
+    clip_norm: Annotated[
+        float | None, "L, the l2 norm to which the server clips every update; None: no clipping", MAY_BE_INFINITE
+    ] = None
     clip: Annotated[
         Clip | None, "clip to L, L * lr(t), L * lr(t) * local_steps, or a running quantile; else as the preset says"
     ] = None
@@ -56,7 +57,8 @@ class CommonOptions:
         "uncompressed"
     )
     preset: Annotated[PresetName, "whose reading of the paper"] = "paper"
-    local_steps: Annotated[int, "steps a device takes in a round (fedavg only)"] = 1
+    local_steps: Annotated[float, "steps a device takes in a round, in units of its first (fedavg only)"] = 1
+    local_lr: Annotated[float | None, "the rate of a device's first step (fedavg only); None: lr(t)"] = None
 
     @property
     def reading(self) -> Preset:
@@ -87,8 +89,8 @@ class CommonOptions:
         rule = self.clip or ("fixed" if self.mode == "uncompressed" else self.reading.fedavg_clip)
         rules: Mapping[Clip, Callable[[float], PerUpdate]] = {
             "fixed": clip_l2,
-            "adaptive": clip_l2_adaptive,
-            "per_step": lambda clip_norm: clip_l2_per_step(clip_norm, self.local_steps),
+            "adaptive": lambda clip_norm: clip_l2_adaptive(clip_norm, self.local_lr),
+            "per_step": lambda clip_norm: clip_l2_per_step(clip_norm, self.local_steps, self.local_lr),
             "quantile": lambda clip_norm: clip_l2_quantile(clip_norm, self.quantile, self.clip_rate),
         }
         return rules[rule](self.clip_norm)

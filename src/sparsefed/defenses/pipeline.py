@@ -11,8 +11,9 @@ Two rules hold for every pipeline, whatever its stages:
 
 - An update is dropped, and counted, if its norm is not finite or exceeds `LARGEST_NORM` (sums of such numbers leave
   float32). The rest of the round goes on without it: a mean is over the kept updates.
-- If every update of a round is dropped, the round did not happen: delta is zero and the state stays as it was. Nothing
-  was learned, so nothing decays and nothing is taken out of a memory.
+- If every update of a round is dropped, or too few are left for the rule, the round did not happen: delta is zero, the
+  state stays as it was, and the statistics hold `skipped`. Nothing was learned, so nothing decays and nothing is taken
+  out of a memory.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ LARGEST_NORM = 1e30
 CLIPPED_BEYOND = 1 + 1e-6  # a device that clipped itself to L in float32 may be this far off, and is not "clipped"
 
 NO_STATS: Mapping[str, float] = MappingProxyType({})
+SKIPPED: Mapping[str, float] = MappingProxyType({"skipped": 1.0})  # of a round that left the model as it was
 
 
 class Flow(NamedTuple):
@@ -68,6 +70,7 @@ class Combine:
 
     init: Callable[[int], State]
     step: Callable[[State, Iterable[Block], Context], Flow]
+    check: Callable[[int], None] = lambda n: None  # noqa: ARG005 - raises if it is not defined for n updates
 
 
 @dataclass(frozen=True)
@@ -115,15 +118,15 @@ def pipeline(per_update: PerUpdate, combine: Combine, server: Transform) -> Defe
         tally = _Tally()
         screened = _screened(blocks, budget(state, context), context, tally)
         combined = combine.step(_part(state, "combine"), screened, context)
-        if tally.kept == 0:
+        if tally.kept == 0 or "skipped" in combined.stats:
             delta = torch.zeros_like(combined.vector)
-            return Step(state, delta, _stats(tally, delta))
+            return Step(state, delta, {**_stats(tally, delta), **SKIPPED})
         served = server.step(_part(state, "server"), combined.vector, context)
         learned = per_update.learn(_part(state, "clip"), tally.norms, context)
         new_state = _merged({"clip": learned, "combine": combined.state, "server": served.state})
         return Step(new_state, served.vector, {**_stats(tally, served.vector), **combined.stats, **served.stats})
 
-    return Defense(init, step, budget)
+    return Defense(init, step, budget, combine.check)
 
 
 @dataclass

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sparsefed.core.errors import ConfigError, unknown
+from sparsefed.core.signatures import shown
 from sparsefed.core.types import Defense
 from sparsefed.defenses.bulyan import bulyan
 from sparsefed.defenses.centered_clipping import centered_clipping
@@ -86,14 +87,16 @@ def as_rule(rule: Rule | str | Callable[..., Any] | Defense, **params: Any) -> R
         rule = _listed(rule)
     if not callable(rule):
         raise ConfigError(
-            f"a defense is a rule such as sparsefed.defenses.krum(f=2), a name or a function, not {rule!r}"
+            f"a defense is a rule such as sparsefed.defenses.krum(f=2), a name or a function, not {shown(rule)}"
         )
     return choose(rule, **params)
 
 
 def _listed(name: str) -> Callable[..., Any]:
+    if not isinstance(name, str):
+        raise ConfigError(f"a rule's name is a text such as 'krum', not {shown(name)}")
     if name in PRE:
         raise ConfigError(f"'{name}' is a pre-aggregation: choose a rule and put pre = ['{name}'] beside it")
     if name not in DEFENSES:
-        raise ConfigError(unknown("defense", name, DEFENSES))
+        raise ConfigError(unknown("defense", shown(name)[1:-1], DEFENSES))
     return DEFENSES[name]

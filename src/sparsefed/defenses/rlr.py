@@ -16,6 +16,7 @@ fewer than `threshold` votes, those who are left must agree: who sends NaN must 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Annotated, Unpack
 
 import torch
@@ -23,10 +24,10 @@ from torch import Tensor
 
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.types import Block, Context, State
+from sparsefed.defenses.combine import received_in
 from sparsefed.defenses.options import CommonKeywords
 from sparsefed.defenses.pipeline import Combine, Flow, no_updates, require
 from sparsefed.defenses.rule import rule
-from sparsefed.kernels.blocks import ScaledBlock
 from sparsefed.kernels.columns import rehearse, sign_votes
 from sparsefed.kernels.compilation import warm_up
 
@@ -54,7 +55,7 @@ def rlr(threshold: Threshold, **_: Unpack[CommonKeywords]) -> Combine:
         mean = (total / max(kept, 1)).to(torch.float32)
         return Flow(state, torch.where(turned, -mean, mean), {"turned": float(turned.sum()) / max(len(turned), 1)})
 
-    return Combine(init, step)
+    return Combine(init, step, partial(_check_votes, threshold))
 
 
 def _poll(blocks: Iterable[Block], threshold: int, context: Context) -> tuple[Tensor, Tensor, int]:
@@ -68,13 +69,17 @@ def _poll(blocks: Iterable[Block], threshold: int, context: Context) -> tuple[Te
         total = sums if total is None else total.add_(sums)
         votes = signs if votes is None else votes.add_(signs)
         kept += block.size
-        received += block.received if isinstance(block, ScaledBlock) else block.size
+        received += received_in(block)
         del block, sums, signs  # free before the next block is computed
     if total is None or votes is None:
         raise no_updates(context)
-    if threshold > received:
+    _check_votes(threshold, received)
+    return total, votes, kept
+
+
+def _check_votes(threshold: int, n: int) -> None:
+    if threshold > n:
         raise ConfigError(
             f"rlr with threshold = {threshold} needs at least n = {threshold} updates a round, "
-            f"but there are {received}: no vote could be won, and every coordinate would be turned"
+            f"but there are {n}: no vote could be won, and every coordinate would be turned"
         )
-    return total, votes, kept

@@ -63,13 +63,14 @@ class RuleInfo:
 class Rule(Chosen):
     """A chosen aggregation rule, with its own parameters and the common ones."""
 
-    def build(self, mode: Mode = "uncompressed", preset: PresetName = "paper", local_steps: int = 1) -> Defense:
+    def build(self, mode: Mode = "uncompressed", preset: PresetName = "paper", local_steps: float = 1) -> Defense:
         """Return the defense.
 
         Args:
             mode: whether updates are gradients (uncompressed) or include the learning rate already (fedavg).
             preset: which reading of the paper to follow.
-            local_steps: steps that a device takes in a round (fedavg only).
+            local_steps: steps that a device takes in a round, each counted with its share of the first one's rate
+                (fedavg only).
 
         Raises:
             ConfigError: if the parameters contradict each other or the mode.

@@ -87,7 +87,7 @@ def _guard(lower: float, upper: float, share: float, more: Features) -> Combine:
     require(0 < share <= 1, f"share is {share}, but it is a share of the coordinates: choose 0 < share <= 1")
 
     def step(state: State, blocks: Iterable[Block], context: Context) -> Flow:
-        rows, _, _ = stack(blocks, context)
+        rows = stack(blocks, context).rows
         if not len(rows):
             return Flow(state, rows.new_zeros(rows.shape[1]))
         norms = row_norms(rows)

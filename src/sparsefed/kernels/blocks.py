@@ -103,7 +103,9 @@ def as_blocks(array: npt.NDArray[Any] | Tensor, block_size: int) -> Iterator[Row
 
 def _float32(rows: npt.NDArray[Any] | Tensor) -> Tensor:
     if isinstance(rows, Tensor):
-        return rows.detach().to(torch.float32)
-    with np.errstate(over="ignore"):  # a float64 beyond float32 becomes inf, and the server drops that update
-        # Torch shares memory only with writable arrays of positive strides: copy where it is not one.
-        return torch.from_numpy(np.require(rows, np.float32, ["C", "W"]))
+        return rows.detach().resolve_neg().to(torch.float32)
+    with np.errstate(over="ignore", invalid="ignore"):  # beyond float32 is inf, and the server drops that update
+        # Torch shares memory only with writable arrays of positive strides: copy where it is not one. A dimension
+        # of size 1 may have a negative stride and still count as contiguous.
+        ready = np.require(rows, np.float32, ["C", "W"])
+        return torch.from_numpy(ready.copy() if min(ready.strides, default=0) < 0 else ready)

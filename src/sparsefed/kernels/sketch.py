@@ -38,6 +38,7 @@ from sparsefed.kernels.topk import check_k, topk_indices_torch
 
 LOW = 1024  # the low alphabet: coordinates that share their high character
 MOST_COLUMNS = 1 << 24  # more, and 31 bits would fill them unevenly
+MOST_CELLS = 1 << 26  # a quarter of a gigabyte a table
 AT_ONCE = 1 << 20  # coordinates per step whose hashes the torch path holds
 
 Tables = npt.NDArray[np.uint32]
@@ -85,6 +86,8 @@ def check_size(rows: int, columns: int) -> None:
         raise ConfigError(f"rows is {rows}, but an estimate is the median over the rows: choose an odd number, say 5")
     if not 1 <= columns <= MOST_COLUMNS:
         raise ConfigError(f"columns is {columns}, but must be from 1 to {MOST_COLUMNS}: choose some tenth of d or less")
+    if rows * columns > MOST_CELLS:
+        raise ConfigError(f"rows is {rows} and columns is {columns}, but the table has {MOST_CELLS} cells at most")
 
 
 def cells(hashes: Hashes, row: int, indices: Tensor) -> tuple[Tensor, Tensor]:

@@ -63,7 +63,7 @@ def run(
             return built.reports(state)
 
         def privacy() -> dict[str, str]:
-            dropped = (int(row.get("dropped", 0)) for row in folders.load_run(folder).rows)
+            dropped = (int(row.get("dropped") or 0) for row in folders.load_run(folder).rows)
             guarantee = built.privacy(max(dropped, default=0))
             return {"privacy": guarantee.sentence} if guarantee else {}
 

@@ -173,9 +173,10 @@ def _facts(config: Config, unattacked: Sequence[RunRecord], d: int, problem: Run
                 f"{percent(row.test_accuracy)} after {row.rounds} rounds), so there is nothing to defend; change "
                 "train.lr, rounds or the model first"
             )
+    fedavg, local_lr = config.train.mode == "fedavg", config.train.local_lr
     norms = [each for record in unattacked for each in curve(record.rows, "honest_norm")]
     rates = {int(row["round"]): float(row["lr"]) for row in unattacked[0].rows}
-    in_rates = [norm / (rates[t] if config.train.mode == "fedavg" else 1.0) for t, norm in norms]
+    in_rates = [norm / ((local_lr or rates[t]) if fedavg else 1.0) for t, norm in norms]
     return Facts(d, median(norm for _, norm in norms), median(in_rates))
 
 
