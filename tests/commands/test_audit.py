@@ -484,7 +484,7 @@ def test_killed_and_called_again_it_is_the_same(finished: Path, home: Path, comm
         time.sleep(0.01)
     process.signal(signal.SIGKILL)
     assert process.wait().code == -signal.SIGKILL, "it ended before it was killed"
-    commands.run(*command, "--jobs", "1", seconds=300).fine()  # by fewer workers than began it
+    commands.run(*command, seconds=300).fine()
     assert steady(home / "killed") == steady(finished)
     for name in ("audit.jsonl", "sensitivity.jsonl", "recommended.toml"):
         assert (home / "killed" / name).read_bytes() == (finished / name).read_bytes()
