@@ -15,14 +15,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded; also fo
 
 import pytest
 import torch
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.support.processes import Server, server
 from tests.support.shared import Shared
 
 torch.set_num_threads(1)
-settings.register_profile("no deadline", deadline=None)
-settings.load_profile("no deadline")
+settings.register_profile("no clock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("no clock")
 
 BY_FIXTURE = {"process_server": "process", "tab": "browser"}
 BY_FOLDER = {"processes": "process"}
