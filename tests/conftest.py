@@ -22,6 +22,7 @@ from tests.support.shared import Shared
 
 torch.set_num_threads(1)
 settings.register_profile("no clock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("quick", settings.get_profile("no clock"), max_examples=30)  # `make test` draws all
 settings.load_profile("no clock")
 
 BY_FIXTURE = {"process_server": "process", "tab": "browser"}

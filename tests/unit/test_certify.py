@@ -65,6 +65,7 @@ def found() -> list[tuple[str, Found]]:
         torch.set_num_threads(threads)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("oracle", ["linear", "softmax"])
 @pytest.mark.parametrize("name", BOUNDS)
 def test_no_attack_that_was_found_exceeds_the_bound(found: list[tuple[str, Found]], oracle: str, name: str) -> None:
