@@ -100,6 +100,7 @@ WRONG: dict[str, tuple[Callable[[ThreatSchedule], bool], Callable[[ThreatSchedul
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WRONG)
 def test_the_attacks_exceed_what_is_not_a_bound(found: list[tuple[str, Found]], name: str) -> None:
     """The search has teeth: leave a term out, and some attack is further away."""
