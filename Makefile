@@ -21,8 +21,8 @@ demo: $(STAMP)   ## a small audit with 2 % of the devices colluding; ends in run
 	@$(BIN)/sparsefed data fetch fmnist
 	@$(BIN)/sparsefed demo
 
-quick: $(STAMP)  ## what one runs while working: no processes, no browser, nothing slow
-	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not process and not browser"
+quick: $(STAMP)  ## what one runs while working: no processes, no browser, nothing slow, fewer random examples
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not process and not browser" --hypothesis-profile=quick
 
 test: $(STAMP)   ## all tests
 	@$(BIN)/sparsefed data fetch fmnist || echo "Going on without it: the tests that need Fashion-MNIST will say so."

@@ -17,14 +17,15 @@ os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="sparsefed-state-")  # wh
 
 import pytest
 import torch
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.support.processes import Server, server
 from tests.support.shared import Shared
 
 torch.set_num_threads(1)
-settings.register_profile("no deadline", deadline=None)
-settings.load_profile("no deadline")
+settings.register_profile("no clock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("quick", settings.get_profile("no clock"), max_examples=30)  # `make test` draws all
+settings.load_profile("no clock")
 
 BY_FIXTURE = {"process_server": "process", "tab": "browser"}
 BY_FOLDER = {"processes": "process"}

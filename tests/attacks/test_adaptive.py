@@ -334,6 +334,8 @@ PATHS = {
     "adaptive_push": "sparsefed.attacks.adaptive:adaptive_push",
 }
 
+DEAR = ("lone_pgd", "adaptive_push")  # seconds of computing
+
 digits = functools.cache(data.load)
 
 
@@ -356,11 +358,14 @@ def final(built: BuiltSimulation) -> dict[str, float]:
     return dict(built.evaluate(last.state.theta))
 
 
+@pytest.mark.slow
 def test_unattacked_it_learns() -> None:
     assert final(configs.build(configs.parse(FEDERATION), digits))["test_accuracy"] > 0.85
 
 
-@pytest.mark.parametrize("name", [*PATHS])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in DEAR else []) for name in PATHS]
+)
 def test_it_poisons_the_undefended_mean(name: str) -> None:
     """20 points of digits, one device in ten: the mean learns at least 90 % of the wrong labels."""
     built = attacked(name, attack={"auxiliary": 20} if name == "boosted" else STRENGTH)
@@ -381,6 +386,7 @@ def test_pushing_beats_pgd_where_k_is_small_and_the_norm_loose() -> None:
     assert sum(reached["adaptive_push"]) / 3 >= sum(reached["pgd"]) / 3 + 0.1
 
 
+@pytest.mark.slow
 def test_keeping_to_the_top_k_is_quieter_than_pgd_in_the_last_rounds() -> None:
     """k = 200, L = 10, attackers in the last ten rounds only: all points learned by both, but more of the rest kept."""
     rule, late = {"name": "sparsefed", "k": 200, "clip_norm": 10.0}, {"per_round": 3, "start": 111}
@@ -398,6 +404,7 @@ def forgetful(built: BuiltSimulation) -> BuiltSimulation:
     return replace(built, setup=replace(built.setup, defense=amnesiac))
 
 
+@pytest.mark.slow
 def test_it_is_the_memory_that_makes_keeping_to_the_top_k_a_poor_attack() -> None:
     """Top-k that forgets the rest: knowing the coordinates pays. With the memory the rest arrives too, and it costs."""
     rule = {"name": "sparsefed", "k": 20, "clip_norm": 1.0}
@@ -427,6 +434,7 @@ GRADIENTS = {**FEDERATION["train"], "mode": "uncompressed"}
 QUIET = {**STRENGTH, "boost": 1.0}  # no clipping, so nothing to stretch to: shorter than an honest gradient
 
 
+@pytest.mark.slow
 def test_krum_picks_a_quiet_attacker_among_one_class_devices() -> None:
     share, accuracy = picked(attacked("pgd", defense={"name": "krum", "f": 6}, train=GRADIENTS, attack=QUIET))
     assert share > 0.9 and accuracy >= 0.9
@@ -439,6 +447,7 @@ def test_at_equal_norms_krum_picks_attackers_because_they_collude() -> None:
     assert together > 0.6 and alone < 0.4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rule", "changes", "least"),
     [

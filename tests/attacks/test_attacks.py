@@ -275,6 +275,7 @@ def final(table: dict[str, object]) -> dict[str, float]:
     return dict(experiment.evaluate(last.state.theta))
 
 
+@pytest.mark.slow
 def test_pgd_poisons_the_undefended_mean() -> None:
     """20 points of digits, one device in ten colluding: the mean learns at least 90 % of the wrong labels."""
     assert final(FEDERATION)["test_accuracy"] > 0.85

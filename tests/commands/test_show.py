@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -25,6 +23,7 @@ from sparsefed.data.partitions.summary import MOST_BARS, MOST_DEVICES, bars, pac
 from sparsefed.reports import partitions
 from sparsefed.reports.partitions import Dealt, chart, facts, save
 from sparsefed.reports.to_html import blocks_html
+from tests.support.processes import Nursery, Server
 
 LABELS = np.arange(120) % 3
 NAMES = ("cat", "dog", "<b>owl</b>")
@@ -174,14 +173,15 @@ def test_a_million_devices_can_be_looked_at() -> None:
     assert len(given_.portrait.chosen) == MOST_DEVICES
 
 
-def show(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "sparsefed.cli", "data", "show", *arguments]
-    return subprocess.run(command, capture_output=True, text=True)
+@pytest.fixture
+def sparsefed(process_server: Server, tmp_path: Path) -> Nursery:
+    return Nursery(process_server, tmp_path)
 
 
-@pytest.mark.process
-def test_the_command_prints_the_numbers_and_writes_the_picture(tmp_path: Path) -> None:
-    done = show(
+def test_the_command_prints_the_numbers_and_writes_the_picture(sparsefed: Nursery, tmp_path: Path) -> None:
+    done = sparsefed.run(
+        "data",
+        "show",
         "digits",
         "--partition",
         "c_class",
@@ -192,16 +192,14 @@ def test_the_command_prints_the_numbers_and_writes_the_picture(tmp_path: Path) -
         "--out",
         f"{tmp_path}/p.svg",
     )
-    assert done.returncode == 0, done.stderr
-    assert "c_class (classes_per_device = 3)" in done.stdout and "3 / 3 / 3" in done.stdout
+    assert done.code == 0, done.err
+    assert "c_class (classes_per_device = 3)" in done.out and "3 / 3 / 3" in done.out
     assert (tmp_path / "p.svg").exists()
 
 
-@pytest.mark.process
-def test_a_wrong_parameter_is_a_sentence() -> None:
-    done = show("digits", "--partition", "iid", "--devices", "30", "--param", "alpha=0.3")
-    assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert "data.alpha belongs to the partition dirichlet, not to iid" in done.stderr
+def test_a_wrong_parameter_is_a_sentence(sparsefed: Nursery) -> None:
+    done = sparsefed.run("data", "show", "digits", "--partition", "iid", "--devices", "30", "--param", "alpha=0.3")
+    assert "data.alpha belongs to the partition dirichlet, not to iid" in done.refused()
     for overrides, says in (
         (["data.alpa=0.3"], "did you mean 'alpha'"),
         (["data.alpha=much"], "alpha is 'much', but must be float"),

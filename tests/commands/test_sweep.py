@@ -40,6 +40,7 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, SweepResult]:
     return folder, sweep(TABLE, {"defense.k": [5, 50], "seed": range(2)}, folder=folder, jobs=1)
 
 
+@pytest.mark.process
 def test_a_grid_gives_a_record_a_run_in_order(swept: tuple[Path, SweepResult]) -> None:
     records = swept[1].records()
     assert [(each["defense.k"], each["seed"]) for each in records] == [(5, 0), (5, 1), (50, 0), (50, 1)]
@@ -48,6 +49,7 @@ def test_a_grid_gives_a_record_a_run_in_order(swept: tuple[Path, SweepResult]) -
     assert len(list((swept[0] / "cells").iterdir())) == 4
 
 
+@pytest.mark.process
 def test_what_is_finished_is_not_run_again(swept: tuple[Path, SweepResult], monkeypatch: pytest.MonkeyPatch) -> None:
     for kind in (Pool, LocalPool):
         monkeypatch.setattr(kind, "start", no_workers)
@@ -57,6 +59,7 @@ def test_what_is_finished_is_not_run_again(swept: tuple[Path, SweepResult], monk
         sweep(TABLE, {"defense.k": [6]}, folder=swept[0])
 
 
+@pytest.mark.process
 def test_charts_pages_and_frames(swept: tuple[Path, SweepResult]) -> None:
     result = swept[1]
     drawn = result.chart(x="defense.k").to_dict()

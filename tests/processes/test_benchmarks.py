@@ -7,13 +7,14 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from benchmarks import engine
+from benchmarks import engine, population
 from benchmarks.attacks import TIMED
 from benchmarks.cases import CASES, Case, make_case_task, make_cohort, make_federation, our_bars, peer_bar, quick
 from benchmarks.contestants import CLIP_NORM, LR, Round, all_rows, clip_and_mean
@@ -31,6 +32,7 @@ from sparsefed.core.rng import rng
 from sparsefed.core.types import Context
 from sparsefed.defenses.topk_memory import topk_memory
 from sparsefed.engines import fused, local, loop
+from tests.support.processes import Nursery, Server
 
 needs_linux = pytest.mark.skipif(not CLEAR.exists(), reason="memory is read from Linux's /proc")
 
@@ -181,7 +183,23 @@ def test_a_worker_that_dies_is_an_error_that_says_so() -> None:
 # --- the commands ----------------------------------------------------------------------------------------------------
 
 
-def run(module: str, *arguments: str) -> str:
+Run = Callable[..., str]
+
+
+@pytest.fixture
+def run(process_server: Server, tmp_path: Path) -> Run:
+    """`python -m MODULE ARGUMENTS` in the project's folder, forked from a process that has imported torch."""
+
+    def run(module: str, *arguments: str) -> str:
+        done = Nursery(process_server, tmp_path, COLUMNS="100").run(*arguments, module=module, cwd=ROOT, seconds=300)
+        assert done.code == 0, done.err
+        return done.out
+
+    return run
+
+
+def started(module: str, *arguments: str) -> str:
+    """The same, as a person starts it."""
     command = [sys.executable, "-m", module, *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
@@ -197,7 +215,7 @@ def results(path: Path) -> dict[tuple[str, str], dict[str, Any]]:
 
 @pytest.mark.slow
 def test_engine_runs_and_writes_its_numbers(tmp_path: Path) -> None:
-    said = run(
+    said = started(
         "benchmarks.engine", "--quick", "--models", "cnn", "--json", f"{tmp_path}/new/e.json", "--peers", "nowhere"
     )
     assert "make peers" in said
@@ -210,9 +228,15 @@ def test_engine_runs_and_writes_its_numbers(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @needs_linux
-def test_population_runs_and_writes_its_numbers(tmp_path: Path) -> None:
-    said = run("benchmarks.population", "--quick", "--json", f"{tmp_path}/p.json")
-    assert "digits" in said
+def test_population_runs_and_writes_its_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Six fresh processes, on images that need no scikit-learn: loading it would be half of what each of them does."""
+    sizes = population.quick(population.Sizes("fmnist"))
+    assert sizes.data == "digits" and not sizes.bars
+    monkeypatch.setattr(population, "quick", lambda _: replace(sizes, data="sparsefed.commands.reproduce.tiny:IMAGES"))
+    population.main(["--quick", "--json", f"{tmp_path}/p.json"])
+    assert "tiny:IMAGES: rounds with 200 and with 2 000 devices" in capsys.readouterr().out
     found = results(tmp_path / "p.json")
     assert found["round time", "2 000 / 200"]["median"] > 0
     for key in (("resident MB, held", "2 000 - 200"), ("peak MB, held", "2 000 - 200"), ("peak MB, held", "8 - 4")):
@@ -221,14 +245,14 @@ def test_population_runs_and_writes_its_numbers(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @needs_linux
-def test_footprint_runs_and_writes_its_numbers(tmp_path: Path) -> None:
+def test_footprint_runs_and_writes_its_numbers(run: Run, tmp_path: Path) -> None:
     run("benchmarks.footprint", "--quick", "--models", "resnet9", "--rounds", "1", "--json", f"{tmp_path}/f.json")
     found = results(tmp_path / "f.json")
     assert {what for what, _ in found} == {"seconds a round", "peak MB"}
     assert all(row["median"] > 0 for row in found.values())
 
 
-def test_aggregators_runs_and_writes_its_numbers(tmp_path: Path) -> None:
+def test_aggregators_runs_and_writes_its_numbers(run: Run, tmp_path: Path) -> None:
     said = run(
         "benchmarks.aggregators", "--quick", "--repeats", "2", "--json", f"{tmp_path}/a.json", "--peers", "nowhere"
     )
@@ -240,7 +264,7 @@ def test_aggregators_runs_and_writes_its_numbers(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_local_training_runs_and_writes_its_numbers(tmp_path: Path) -> None:
+def test_local_training_runs_and_writes_its_numbers(run: Run, tmp_path: Path) -> None:
     small = ("--models", "cnn", "--epochs", "2", "--no-rule", "--peers", "nowhere")
     assert "make peers" in run("benchmarks.local_training", "--quick", *small, "--json", f"{tmp_path}/l.json")
     found = results(tmp_path / "l.json")
@@ -251,7 +275,7 @@ def test_local_training_runs_and_writes_its_numbers(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @needs_linux
-def test_loading_runs_and_writes_its_numbers(tmp_path: Path) -> None:
+def test_loading_runs_and_writes_its_numbers(run: Run, tmp_path: Path) -> None:
     run("benchmarks.loading", "--quick", "--json", f"{tmp_path}/l.json")
     found = results(tmp_path / "l.json")
     if any(status.state == "found" for status in data.listing()):
@@ -259,14 +283,14 @@ def test_loading_runs_and_writes_its_numbers(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_attacks_runs_and_writes_its_numbers(tmp_path: Path) -> None:
+def test_attacks_runs_and_writes_its_numbers(run: Run, tmp_path: Path) -> None:
     run("benchmarks.attacks", "--quick", "--json", f"{tmp_path}/k.json")
     found = results(tmp_path / "k.json")
     assert {what for what, _ in found} == {f"{name} / honest" for name in TIMED}
     assert all(row["median"] > 0 for row in found.values())
 
 
-def test_recording_runs_and_writes_its_numbers(tmp_path: Path) -> None:
+def test_recording_runs_and_writes_its_numbers(run: Run, tmp_path: Path) -> None:
     run("benchmarks.recording", "--quick", "--repeats", "2", "--json", f"{tmp_path}/r.json")
     found = results(tmp_path / "r.json")
     assert {"recording / without", "recording / torch.add", "without / torch.add"} <= {what for what, _ in found}
@@ -281,7 +305,7 @@ def test_without_recording_the_same_is_computed() -> None:
     assert ours.stats and not bare.stats
 
 
-def test_augmentation_runs_and_writes_its_numbers(tmp_path: Path) -> None:
+def test_augmentation_runs_and_writes_its_numbers(run: Run, tmp_path: Path) -> None:
     run("benchmarks.augmentation", "--quick", "--json", f"{tmp_path}/u.json")
     found = results(tmp_path / "u.json")
     for name in ("crop", "femnist", "cifar"):
@@ -306,7 +330,7 @@ def test_impossible_arguments_are_refused(
     assert not (tmp_path / "e.json").exists()
 
 
-def test_overhead_runs_and_writes_its_numbers(tmp_path: Path) -> None:
+def test_overhead_runs_and_writes_its_numbers(run: Run, tmp_path: Path) -> None:
     run("benchmarks.overhead", "--quick", "--json", f"{tmp_path}/o.json")
     found = results(tmp_path / "o.json")
     assert found["in a cell", "4 cells"]["median"] > 0 and found["starting", "once"]["median"] > 0

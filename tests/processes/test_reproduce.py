@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,27 +21,22 @@ from tests.support.processes import Nursery, Server
 MINUTES, CORES = 5, 2  # what all of them may take, together
 EXHIBITS = reading.names()
 SHARES = [EXHIBITS[i::10] for i in range(10)]
-HERE = [sys.executable, "-m", "sparsefed.cli", "reproduce"]
 
 needs_exhibits = pytest.mark.skipif(not EXHIBITS, reason="the package holds no exhibits")
 
 
-def called(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """The command in an empty folder, on a machine without data sets."""
-    away = {"SPARSEFED_DATA": str(folder / "none"), "XDG_CACHE_HOME": str(folder / "cache"), "COLUMNS": "200"}
-    environment = {**os.environ, **away, "PYTHONWARNINGS": ""}
-    return subprocess.run([*HERE, *arguments], cwd=folder, env=environment, capture_output=True, text=True)
+@pytest.fixture
+def command(process_server: Server, tmp_path: Path) -> Nursery:
+    """Commands in an empty folder, on a machine without data sets."""
+    away = {"SPARSEFED_DATA": str(tmp_path / "none"), "XDG_CACHE_HOME": str(tmp_path / "cache"), "COLUMNS": "200"}
+    return Nursery(process_server, tmp_path, **away)
 
 
 @needs_exhibits
 @pytest.mark.slow
 @pytest.mark.parametrize("names", SHARES, ids="+".join)
-def test_every_exhibit_runs_at_scale_smoke_in_minutes(
-    process_server: Server, tmp_path: Path, names: Sequence[str]
-) -> None:
+def test_every_exhibit_runs_at_scale_smoke_in_minutes(command: Nursery, tmp_path: Path, names: Sequence[str]) -> None:
     """A few exhibits a command, so that they can be spread over processes."""
-    away = {"SPARSEFED_DATA": str(tmp_path / "none"), "XDG_CACHE_HOME": str(tmp_path / "cache"), "COLUMNS": "200"}
-    command = Nursery(process_server, tmp_path, **away)
     done = command.run("reproduce", *names, "--scale", "smoke", "--jobs", "1", seconds=MINUTES * 60)
     assert done.code == 0, done.out[-2000:] + done.err[-2000:]
     for name in names:
@@ -102,14 +94,14 @@ def test_all_runs_every_exhibit_to_its_end_and_nothing_twice(tmp_path: Path, mon
     assert results == {name: (out / f"{name}.smoke.jsonl").read_text() for name in results}
 
 
-def test_a_name_nobody_knows_is_one_sentence(tmp_path: Path) -> None:
-    done = called("tabel-2", folder=tmp_path)
-    assert done.returncode == 2 and "unknown exhibit 'tabel-2'" in done.stderr and "--list" in done.stderr
-    assert "Traceback" not in done.stderr and not (tmp_path / "results").exists()
+def test_a_name_nobody_knows_is_one_sentence(command: Nursery, tmp_path: Path) -> None:
+    sentence = command.run("reproduce", "tabel-2").refused()
+    assert "unknown exhibit 'tabel-2'" in sentence and "--list" in sentence
+    assert not (tmp_path / "results").exists()
 
 
 @needs_exhibits
-def test_the_list_names_every_exhibit(tmp_path: Path) -> None:
-    done = called("--list", folder=tmp_path)
-    assert done.returncode == 0 and all(name in done.stdout for name in EXHIBITS)
-    assert done.stdout == called(folder=tmp_path).stdout  # without a name: what there is
+def test_the_list_names_every_exhibit(command: Nursery) -> None:
+    done = command.run("reproduce", "--list")
+    assert done.code == 0 and all(name in done.out for name in EXHIBITS)
+    assert done.out == command.run("reproduce").out  # without a name: what there is

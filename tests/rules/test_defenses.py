@@ -302,7 +302,7 @@ def test_a_rule_on_norms_never_asks_for_rows_and_frees_each_block(name: str) -> 
 
 COMPILED_IN_A_ROUND = """
 import importlib, os, pkgutil, sys
-import torch
+import numba, numpy, torch
 from numba.core.dispatcher import Dispatcher
 from sparsefed import kernels as vectors
 from tests.rules.test_defenses import D, RULES, blocks, context, rule, updates
@@ -311,6 +311,8 @@ torch.set_num_threads(1)
 modules = [importlib.import_module(f"sparsefed.kernels.{m.name}") for m in pkgutil.iter_modules(vectors.__path__)]
 kernels = {f"{m.__name__}.{n}": k for m in modules for n, k in vars(m).items() if isinstance(k, Dispatcher)}
 assert len(kernels) > 10
+numba.njit(lambda values: values + 1)(numpy.zeros(1))  # numba itself starts once, not in every child
+assert not any(k.signatures for k in kernels.values())
 cases = [(name, []) for name in RULES] + [("mean", [{"name": n, "f": 1}]) for n in ("nnm", "arc")]
 for name, pre in cases:
     child = os.fork()  # nothing is compiled yet in the parent, so each rule begins with nothing

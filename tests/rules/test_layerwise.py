@@ -116,6 +116,7 @@ def hdbscan(distances: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
     return kept
 
 
+@pytest.mark.slow
 @settings(max_examples=120, deadline=None)
 @given(seed=SEEDS, n=st.integers(2, 24), levels=st.sampled_from([None, 2, 4, 20]))
 def test_the_majority_is_what_hdbscan_labels(seed: int, n: int, levels: int | None) -> None:

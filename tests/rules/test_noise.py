@@ -334,6 +334,7 @@ def test_an_epoch_counts_once_at_its_worst_round() -> None:
     assert epsilon(0.7, norms, 4, 10, "epoch", delta=1e-5) == pytest.approx(twin.gaussian_epsilon(mu, 1e-5), rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", ["epoch", "uniform"])
 def test_more_noise_costs_less_and_more_rounds_cost_more(sampling: str) -> None:
     by_sigma = [epsilon(sigma, [5.0] * 300, 100, 10_000, sampling) for sigma in (0.01, 0.1, 1.0)]
@@ -344,6 +345,7 @@ def test_more_noise_costs_less_and_more_rounds_cost_more(sampling: str) -> None:
     assert len(set(by_rounds)) == 3
 
 
+@pytest.mark.slow
 def test_clip_norms_that_vary_cost_between_their_root_mean_square_and_their_largest() -> None:
     norms = [1.0] * 20 + [0.9] * 20 + [0.3] * 20
     root = math.sqrt(sum(norm**2 for norm in norms) / len(norms))

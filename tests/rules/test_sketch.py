@@ -194,6 +194,7 @@ def test_a_sketch_is_linear(seed: int, alpha: int, beta: int) -> None:
     assert torch.equal(sketch_sparse(hashes, Sparse(few, x[few])), sketch(hashes, dense))
 
 
+@pytest.mark.slow
 def test_a_rows_estimate_is_unbiased_and_has_the_variance_of_theory() -> None:
     """E = x_i, Var = V = (|x|^2 - x_i^2) / c, and the fourth moment that independence of 5 implies, over 3000 draws."""
     d, c, draws = 2100, 20, 3000

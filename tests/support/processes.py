@@ -2,7 +2,8 @@
 
 A start of Python with torch costs seconds, so most commands are children of a `Nursery`: one process that has imported
 everything and forks, for each command, a process that runs the same entry point with its own arguments, folder, output
-and exit code.
+and exit code. Before it forks, numba's compiler has compiled a function that is nobody's, and the script that draws the
+charts of a page has been bundled, in a process of its own: V8 has threads, which a fork does not copy.
 """
 
 from __future__ import annotations
@@ -82,8 +83,8 @@ class Done:
 
 
 _NURSERY = """
-import json, os, resource, signal, sys, time, traceback
-import altair, numba, sklearn.datasets, vl_convert
+import json, os, resource, runpy, signal, sys, time, traceback
+import altair, numba, numpy, sklearn.datasets, vl_convert
 import optuna, sqlalchemy, alembic.command
 from sparsefed import cli, config, data, reports, runs
 from sparsefed.cli import catalogue
@@ -92,6 +93,28 @@ from sparsefed.cli.app import console, errors
 from sparsefed.commands import certify, choose_k, tune
 
 answers = os.dup(1)
+
+@numba.njit(nogil=True)
+def increase(values):
+    for i in range(len(values)):
+        values[i] += 1
+
+def bundle():
+    ours, its = os.pipe()
+    if os.fork() == 0:
+        with os.fdopen(its, "w") as pipe:
+            pipe.write(to_html.library())
+        os._exit(0)
+    os.close(its)
+    with os.fdopen(ours) as pipe:
+        script = pipe.read()
+    assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
+    bundled, vl_convert.javascript_bundle = vl_convert.javascript_bundle, lambda *_, **__: script
+    assert to_html.library() == script
+    vl_convert.javascript_bundle = bundled
+
+increase(numpy.zeros(1, numpy.float32))
+bundle()
 
 def child(order):
     os.close(answers)
@@ -106,9 +129,9 @@ def child(order):
         resource.setrlimit(resource.RLIMIT_FSIZE, (order["largest"], order["largest"]))
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, and the command would respect that
-    sys.argv = ["sparsefed", *order["args"]]
+    sys.argv = [order["module"] or "sparsefed", *order["args"]]
     try:
-        cli.main()
+        runpy.run_module(order["module"], run_name="__main__", alter_sys=True) if order["module"] else cli.main()
     except SystemExit as end:
         return end.code or 0
     except BaseException:
@@ -163,18 +186,19 @@ class Nursery:
     def __init__(self, server: Server, folder: Path, **environment: str) -> None:
         self.server, self._folder, self._environment, self._count = server, folder, environment, 0
 
-    def start(self, *args: str | Path, cwd: Path | None = None, largest: int = 0) -> Command:
-        """A running `sparsefed ARGS`; `largest` is the size beyond which it cannot write a file (a full disk)."""
+    def start(self, *args: str | Path, cwd: Path | None = None, largest: int = 0, module: str = "") -> Command:
+        """A running `sparsefed ARGS`, or `python -m MODULE ARGS`; no file it writes exceeds `largest` bytes."""
         self._count += 1
         out, err = (self._folder / f"{self._count}.{kind}" for kind in ("out", "err"))
         out.touch()
         err.touch()
         order = {"args": [str(arg) for arg in args], "cwd": str(cwd or self._folder), "largest": largest}
+        order |= {"module": module}
         order |= {"out": str(out), "err": str(err), "env": self._environment}
         return Command(self.server, self.server.ask(order), out, err)
 
-    def run(self, *args: str | Path, cwd: Path | None = None, largest: int = 0, seconds: float = 60) -> Done:
-        return self.start(*args, cwd=cwd, largest=largest).wait(seconds)
+    def run(self, *args: str | Path, seconds: float = 60, **how: Any) -> Done:
+        return self.start(*args, **how).wait(seconds)
 
 
 @dataclass(frozen=True)

@@ -523,24 +523,39 @@ def trust_distance(a: Sequence[float], b: Sequence[float]) -> float:
     return math.sqrt(math.fsum((x - y) ** 2 for x, y in zip(a, b, strict=True)))
 
 
-def mean_shift_cluster(points: Sequence[Sequence[float]]) -> set[int]:
-    """Mean shift with a flat kernel, from every point; distances within 1e-10 are equal."""
+def mean_shift_width(points: Sequence[Sequence[float]]) -> float:
+    """The bandwidth: the mean distance of a point to the n/2-th nearest, itself the first."""
     n = len(points)
     reach = min(n, max(2, n // 2)) - 1
-    width = math.fsum(sorted(trust_distance(p, q) for q in points)[reach] for p in points) / n + 1e-10
-    summits: list[tuple[int, Vector]] = []
+    return math.fsum(sorted(trust_distance(p, q) for q in points)[reach] for p in points) / n
+
+
+def mean_shift_climb(point: Sequence[float], points: Sequence[Sequence[float]], width: float) -> list[Vector]:
+    """Where a point goes: from itself to the mean of the points within the width, until it stops."""
+    path = [list(point)]
+    for _ in range(300):
+        near = [q for q in points if trust_distance(path[-1], q) <= width]
+        path.append([math.fsum(column) / len(near) for column in zip(*near, strict=True)])
+        if trust_distance(*path[-2:]) <= 1e-3 * width:
+            break
+    return path
+
+
+def mean_shift_summits(points: Sequence[Sequence[float]], width: float) -> list[tuple[int, Vector]]:
+    """For each point, how many were within the width of its last step but one, and where it ended."""
+    summits = []
     for point in points:
-        here = list(point)
-        for _ in range(300):
-            near = [q for q in points if trust_distance(here, q) <= width]
-            there = [math.fsum(column) / len(near) for column in zip(*near, strict=True)]
-            still = trust_distance(here, there) <= 1e-3 * width
-            here = there
-            if still:
-                break
-        summits.append((len(near), [round(x, 9) for x in here]))
+        *_, before, end = mean_shift_climb(point, points, width)
+        crowd = sum(trust_distance(before, q) <= width for q in points)
+        summits.append((crowd, [round(x, 9) for x in end]))
+    return summits
+
+
+def mean_shift_cluster(points: Sequence[Sequence[float]]) -> set[int]:
+    """Mean shift with a flat kernel, from every point; distances within 1e-10 are equal."""
+    width = mean_shift_width(points) + 1e-10
     kept: list[Vector] = []
-    for _, summit in sorted(summits, reverse=True):
+    for _, summit in sorted(mean_shift_summits(points, width), reverse=True):
         if all(trust_distance(summit, other) > width for other in kept):
             kept.append(summit)
     members: list[set[int]] = [set() for _ in kept]
@@ -549,6 +564,15 @@ def mean_shift_cluster(points: Sequence[Sequence[float]]) -> set[int]:
         if min(distances) <= width:
             members[next(m for m, x in enumerate(distances) if x <= min(distances) + 1e-10)].add(i)
     return max(members, key=len)  # of equally large ones the first
+
+
+def mean_shift_gaps(points: Sequence[Sequence[float]]) -> list[float]:
+    """By how much each distance that the clustering compares with the bandwidth differs from it."""
+    width = mean_shift_width(points)
+    places = [place for point in points for place in mean_shift_climb(point, points, width + 1e-10)]
+    summits = [summit for _, summit in mean_shift_summits(points, width + 1e-10)]
+    pairs = [(a, b) for a in [*places, *summits] for b in points] + [(a, b) for a in summits for b in summits]
+    return [abs(trust_distance(a, b) - width) for a, b in pairs]
 
 
 def signguard_features(rows: Sequence[Sequence[float]], with_similarity: bool) -> list[Vector]:

@@ -78,7 +78,7 @@ def test_the_runner_says_it_for_its_workers(
     without(monkeypatch)
     short = TINY.replace("set.rounds = 24", "set.rounds = 8")
     half = short.replace("set.train = { cohort = 10", 'set.train = { dtype = "bfloat16", cohort = 10')
-    run_exhibits([plan(reading.parse("tiny", half), "smoke")], tmp_path, 2)
+    run_exhibits([plan(reading.parse("tiny", half), "smoke")], tmp_path, 1)
     assert [sentence.startswith(SENTENCE) for sentence in said(caplog)] == [True]
     caplog.clear()
     run_exhibits([plan(reading.parse("tiny", short), "smoke")], tmp_path, 1)

@@ -73,6 +73,7 @@ def found() -> list[tuple[str, Found]]:
         torch.set_num_threads(threads)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("oracle", ["linear", "softmax"])
 @pytest.mark.parametrize("name", BOUNDS)
 def test_no_attack_that_was_found_exceeds_the_bound(found: list[tuple[str, Found]], oracle: str, name: str) -> None:
@@ -107,6 +108,7 @@ WRONG: dict[str, tuple[Callable[[ThreatSchedule], bool], Callable[[ThreatSchedul
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WRONG)
 def test_the_attacks_exceed_what_is_not_a_bound(found: list[tuple[str, Found]], name: str) -> None:
     """The search has teeth: leave a term out, and some attack is further away."""

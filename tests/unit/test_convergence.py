@@ -355,6 +355,7 @@ def test_a_run_stays_below_its_bounds_and_they_come_to_say_something(found: Conv
     assert found.curves["bound"][-1] < found.curves["bound"][0] and found.says_something_from("bound") is not None
 
 
+@pytest.mark.slow
 def test_with_all_devices_every_round_the_bound_holds_for_sure() -> None:
     """No chance is left: the gradient is the objective's, and the run is the expectation."""
     whole = measure_convergence(settings_of(train__cohort=90, train__lr=0.02))

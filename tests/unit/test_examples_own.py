@@ -58,6 +58,8 @@ def test_a_page_leads_from_nothing_to_what_is_listed_run_and_tuned(
     assert name in {entry["name"] for entry in catalogue()[kind]}
 
 
+@pytest.mark.slow
+@pytest.mark.process
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_an_example_runs_by_itself(example: str) -> None:
     path = os.pathsep.join([str(ROOT / "examples"), os.environ.get("PYTHONPATH", "")])
@@ -79,6 +81,7 @@ def test_an_example_runs_by_itself(example: str) -> None:
         assert len(lines) == 3 and "dropped (0,)" in done.stdout
 
 
+@pytest.mark.process
 def test_the_package_imports_without_torch_and_completes() -> None:
     script = (
         "import sys, time; began = time.process_time(); import sparsefed; took = time.process_time() - began\n"

@@ -634,6 +634,7 @@ def here(name: str) -> Any:
         ),
     ],
 )
+@pytest.mark.slow
 def test_cifar_is_the_real_one(name: str, classes: int, train: str, test: str, first: tuple[str, str]) -> None:
     a = here(name)
     assert (sha(a.x_train.tobytes()), sha(a.x_test.tobytes())) == (train, test)

@@ -149,7 +149,9 @@ def test_any_module_is_trained(net: Callable[[], nn.Module], name: str) -> None:
     assert_near(by_device(ENGINES[name](task), task, cohort, step), by_device(loop(task), task, cohort, step))
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    "model", [pytest.param(name, marks=[pytest.mark.slow] if "101" in name else []) for name in MODELS]
+)
 def test_every_model_trains_alike(model: str) -> None:
     """At a small rate: where a ReLU or a maximum flips, two correct ways part."""
     text, sizes = model in TEXT_MODELS, [3, 1, 3, 2]

@@ -270,6 +270,7 @@ def test_the_same_seed_gives_the_same_partition(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", skewed())
+@pytest.mark.slow
 def test_a_million_devices_in_seconds_and_in_proportion_to_what_they_own(name: str) -> None:
     """Processor time, and 100 bytes for each of 1 000 000 devices x 3 examples."""
     labels = np.arange(60_000) % 10

@@ -404,6 +404,7 @@ def test_the_lstm_falls_back_to_the_loop(caplog: pytest.LogCaptureFixture) -> No
     [(RUN["model"], 2.0), ({"name": "transformer", "width": 16, "heads": 2}, 0.5)],
     ids=["lstm", "other"],
 )
+@pytest.mark.slow
 def test_a_run_on_text_learns_more_than_how_frequent_words_are(model: dict[str, Any], lr: float) -> None:
     found = ended(built(model=model, train={**RUN["train"], "lr": lr}))
     assert found["test_perplexity"] == pytest.approx(math.exp(found["test_loss"]))
@@ -539,6 +540,7 @@ def test_images_have_no_continuation() -> None:
         built(data={"name": "digits", "devices": 100}, model={"name": "softmax"}, **WHO, attack=REPLACE)
 
 
+@pytest.mark.slow
 def test_model_replacement_bites_on_text() -> None:
     """One attacker, in the last round alone: the mean learns the phrase, and still speaks the language."""
     server = {"mode": "fedavg", "lr": 2.0, "cohort": 10, "weight_decay": 0.0}
