@@ -45,11 +45,14 @@ def read(file: Path) -> list[Row]:
         return []
     lines = runs.read_bytes(file).splitlines(keepends=True)
     records = list(map(runs.record_of, lines))  # files of early versions have no checksums
-    for number, record in enumerate(records, 1):
-        if record is None or not record[0].keys() >= ROW or record[1] != records[0][1]:
-            again = "finished cells that are still there are not run again"
-            raise RunError(f"{file} is damaged (line {number}); delete it and give the same command: {again}")
-    return [record[0] for record in records if record is not None]
+    rows = [record[0] for record in records if record is not None and record[0].keys() >= ROW]
+    checked = {record[1] for record in records if record is not None}
+    if len(rows) < len(lines) or len(checked) > 1:
+        strange = [n for n, record in enumerate(records, 1) if record is None or not record[0].keys() >= ROW]
+        where = f"line {strange[0]} is not a result's" if strange else "some lines have no checksum"
+        again = "finished cells that are still there are not run again"
+        raise RunError(f"{file} is damaged ({where}); delete it and give the same command: {again}")
+    return rows
 
 
 def write(out: Path, plan: SweepPlan, rows: Sequence[Row]) -> None:
