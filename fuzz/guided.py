@@ -36,6 +36,7 @@ def main(group: str, name: str, seed: str, seconds: str) -> None:
     """Fuzz one format in this process until the time is over or something is found."""
     import atheris
 
+    importlib.import_module("sparsefed.kernels.vector_kernels")  # before: numba cannot compile what atheris has changed
     with atheris.instrument_imports(include=["sparsefed.data"]):
         module: Any = importlib.import_module(driver.GROUPS[group])
     form = module.FORMS[name]
