@@ -169,7 +169,7 @@ def link_case(random: Random) -> tuple[str, Call]:
     def act(folder: Path) -> None:
         path = folder / name
         path.unlink(missing_ok=True)
-        targets: dict[str, Path | str] = {"link": folder.parent / "precious", "loop": path, "nowhere": Path("/nowhere"), "zero": "/dev/zero"}
+        targets = {"link": folder.parent / "precious", "loop": path, "nowhere": Path("/no"), "zero": Path("/dev/zero")}
         if kind == "pipe":
             os.mkfifo(path)
         elif kind == "folder":

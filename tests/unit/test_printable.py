@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rich.table import Table
 from rich.text import Text
 
-from sparsefed.cli.printable import PrintableConsole, printable
+from sparsefed.cli.printable import PrintableConsole, visible
 
 
 def shown(thing: object) -> str:
@@ -33,6 +33,6 @@ def test_colours_of_ours_do() -> None:
 
 @given(st.text())
 def test_printable_text_has_no_control_characters(text: str) -> None:
-    left = [char for char in printable(text) if not char.isprintable()]
+    left = [char for char in visible(text) if not char.isprintable()]
     assert all(char == "\n" or char.isspace() or ord(char) > 160 for char in left)
-    assert printable(printable(text)) == printable(text)
+    assert visible(visible(text)) == visible(text)

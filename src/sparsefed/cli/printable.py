@@ -11,18 +11,18 @@ from rich.segment import Segment
 _HIDDEN = {"Cc", "Cf", "Cs"}  # control characters, invisible ones that change the direction of text, halves of pairs
 
 
-def printable(text: str) -> str:
+def visible(text: str) -> str:
     """Return text with a visible sign in the place of every character that a terminal could take for a command.
 
-    >>> printable("\\x1b[31mred\\x07"), printable("plain")
+    >>> visible("\\x1b[31mred\\x07"), visible("plain")
     ('␛[31mred␇', 'plain')
     """
     if text.isascii() and text.replace("\n", "").isprintable():
         return text
-    return "".join(map(_visible, text))
+    return "".join(map(_shown, text))
 
 
-def _visible(char: str) -> str:
+def _shown(char: str) -> str:
     if char == "\n" or unicodedata.category(char) not in _HIDDEN:
         return char
     return chr(0x2400 + ord(char)) if ord(char) < 32 else "\N{REPLACEMENT CHARACTER}"
@@ -34,4 +34,4 @@ class PrintableConsole(Console):
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Yield the segments of something to be printed, with all their text made printable."""
         for segment in super().render(renderable, options):
-            yield segment if segment.control else Segment(printable(segment.text), segment.style)
+            yield segment if segment.control else Segment(visible(segment.text), segment.style)

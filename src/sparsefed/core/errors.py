@@ -42,6 +42,17 @@ def quoted(value: object, longest: int = 80) -> str:
     return text if len(text) <= longest else f"{text[: longest - 4]}...{text[-1]}"
 
 
+def printable(text: object, longest: int = 500) -> str:
+    r"""Return foreign text on one line, without control characters, cut where it is too long.
+
+    >>> printable("not\n\x1b[31mfound")
+    'not ?[31mfound'
+    """
+    whole = " ".join(str(text)[: 2 * longest].split())
+    shown = "".join(c if c.isprintable() else "?" for c in whole)
+    return shown if len(shown) <= longest else f"{shown[:longest]} ..."
+
+
 def unknown(kind: str, given: str, valid: Iterable[str]) -> str:
     """Return the error message for an unknown name, with the closest match and all valid choices.
 

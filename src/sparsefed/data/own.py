@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sparsefed.core.errors import DataError, unknown
+from sparsefed.core.errors import DataError, printable, unknown
 from sparsefed.core.rng import rng
 from sparsefed.data import limits
 from sparsefed.data.moments import moments
-from sparsefed.data.record import DamagedError, DataSet, printable
+from sparsefed.data.record import DamagedError, DataSet
 
 if TYPE_CHECKING:
     from sparsefed.core.types import Arrays, IntArray, UInt8Array

@@ -12,27 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal, Protocol
 
-from sparsefed.core.errors import DataError
+from sparsefed.core.errors import DataError, printable
 
 if TYPE_CHECKING:
     from sparsefed.core.types import Arrays, UInt8Array
 
 Say = Callable[[str], None]  # takes one line of progress for the user
 State = Literal["built in", "found", "missing", "damaged"]
-
-
-LONGEST = 500  # characters of foreign text in a message
-
-
-def printable(text: object, longest: int = LONGEST) -> str:
-    r"""Return foreign text on one line, without control characters, cut where it is too long.
-
-    >>> printable("not\n\x1b[31mfound")
-    'not ?[31mfound'
-    """
-    whole = " ".join(str(text)[: 2 * longest].split())
-    shown = "".join(c if c.isprintable() else "?" for c in whole)
-    return shown if len(shown) <= longest else f"{shown[:longest]} ..."
 
 
 class DamagedError(DataError):

@@ -12,6 +12,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from sparsefed.core.errors import printable
+
 _SUM, _UNKNOWN = "sha256", "0" * 64  # the checksum, and what is in its place while it is computed
 
 
@@ -47,7 +49,7 @@ def loads(content: bytes, entry: str, keys: Collection[str]) -> tuple[dict[str, 
             raise ValueError("its checksum does not match")
         return load(content), header
     except (SafetensorError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(str(error)) from error
+        raise ValueError(printable(error)) from error
 
 
 def _header(content: bytes, entry: str) -> dict[str, Any]:

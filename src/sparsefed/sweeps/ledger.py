@@ -45,7 +45,7 @@ def read(file: Path) -> list[Row]:
         return []
     lines = runs.read_bytes(file).splitlines(keepends=True)
     records = list(map(runs.record_of, lines))  # files of early versions have no checksums
-    rows = [record[0] for record in records if record is not None and record[0].keys() >= ROW]
+    rows: list[Row] = [record[0] for record in records if record is not None and record[0].keys() >= ROW]
     checked = {record[1] for record in records if record is not None}
     if len(rows) < len(lines) or len(checked) > 1:
         strange = [n for n, record in enumerate(records, 1) if record is None or not record[0].keys() >= ROW]

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from sparsefed.core.errors import DataError
+from sparsefed.core.errors import DataError, printable
 from sparsefed.data.formats.tokens import Split
-from sparsefed.data.record import printable
 
 if TYPE_CHECKING:
     from sparsefed.core.types import UInt8Array

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from sparsefed.core.errors import ConfigError
+from sparsefed.core.errors import ConfigError, printable
 from sparsefed.data.formats.tokens import SPECIAL, Texts, arrays
-from sparsefed.data.record import Content, DataSet, printable
+from sparsefed.data.record import Content, DataSet
 
 if TYPE_CHECKING:
     from sparsefed.core.types import Arrays

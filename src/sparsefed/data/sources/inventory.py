@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from sparsefed.core.errors import DataError
+from sparsefed.core.errors import DataError, printable
 from sparsefed.data import limits
-from sparsefed.data.record import DamagedError, DataFile, DataSet, Layout, State, Status, printable
+from sparsefed.data.record import DamagedError, DataFile, DataSet, Layout, State, Status
 from sparsefed.data.sources import content
 from sparsefed.data.sources import paths as places
 
