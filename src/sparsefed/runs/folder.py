@@ -216,8 +216,9 @@ _TYPES: dict[str, type] = {
 
 def _check_manifest(manifest: dict[str, Any]) -> None:
     """Raise ValueError if the manifest does not match its checksum, or has values of wrong types."""
-    if (checksum := manifest.pop("sha256", None)) is not None and checksum != _checksum(manifest):
-        raise ValueError("its checksum does not match")
+    checksum = manifest.pop("sha256", None)
+    if checksum != _checksum(manifest) and (checksum is not None or "config" in manifest):
+        raise ValueError("its checksum does not match")  # early versions wrote neither that nor the config's
     for key, wanted in _TYPES.items():
         if key in manifest and not isinstance(manifest[key], wanted):
             raise ValueError(f"{key} is no {wanted.__name__}")
@@ -403,7 +404,8 @@ def _forget_unsaved(folder: Path, saved: int) -> None:
 
 def note(folder: Path, **facts: Any) -> None:
     """Add facts to the manifest, keeping those already there; recreate a lost manifest."""
-    known = _load_manifest(folder) if is_run(folder) else manifest(load_config(folder))
+    lost = not is_run(folder)
+    known = manifest(load_config(folder)) | {"config": _fingerprint(folder)} if lost else _load_manifest(folder)
     with disk(folder):
         _write_manifest(folder, {**known, **facts})
 
