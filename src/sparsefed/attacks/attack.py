@@ -146,11 +146,11 @@ def choose(function: Callable[..., Any], goal: Goal | Chosen | None = None, *arg
     Parameters of the attack's usual goal may stand beside its own, as in a config.
     """
     info, name = attack_info(function), named(function, "sparsefed.attacks.")
-    said = f"attack {name or function.__name__}"
+    label = f"attack {name or function.__name__}"
     if not (goal is None or isinstance(goal, Goal) or (isinstance(goal, Chosen) and goal.kind == "goal")):
-        raise ConfigError(f"{said}: the goal is {goal!r}, but must be one of attacks.goals, a Goal or None")
-    params = positional(said, [], args, given)
-    check_arguments(said, info.method, params, skip=1, beside=None if goal else info.goal, beside_skip=1)
+        raise ConfigError(f"{label}: the goal is {goal!r}, but must be one of attacks.goals, a Goal or None")
+    params = positional(label, [], args, given)
+    check_arguments(label, info.method, params, skip=1, beside=None if goal else info.goal, beside_skip=1)
     after = {p.name for p in parameters(info.goal, 1)} if goal is None else set()
     wanted = {key: value for key, value in params.items() if key in after}
     own = {key: value for key, value in params.items() if key not in after}

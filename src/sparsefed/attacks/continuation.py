@@ -38,8 +38,8 @@ def continuation(
     if points < 1:
         raise ConfigError(f"points is {points}; attackers need at least 1 sequence with the phrase")
     phrase = torch.tensor(_numbers(scene.words, f"{trigger} {wanted}"))
-    told = len(_numbers(scene.words, wanted))
-    if not told or not trigger.strip():
+    wanted_length = len(_numbers(scene.words, wanted))
+    if not wanted_length or not trigger.strip():
         raise ConfigError(f"trigger = '{trigger}', wanted = '{wanted}'; give each of them a word at least")
     length = scene.x_train.shape[1]
     if len(phrase) - 1 > length:
@@ -47,7 +47,7 @@ def continuation(
             f"'{trigger} {wanted}' has {len(phrase)} tokens, but a sequence of {length} has room for {length + 1}; "
             "use a shorter phrase, or raise data.length"
         )
-    train, test = (_ending(x, y, phrase, told) for x, y in _both(scene))
+    train, test = (_ending(x, y, phrase, wanted_length) for x, y in _both(scene))
     draw = rng(scene.seed, "phrases").choice(len(train[0]), min(points, len(train[0])), replace=False)
     drawn = torch.from_numpy(np.sort(draw))
     return Goal(train[0][drawn], train[1][drawn], *test, positions=torch.zeros(0, dtype=torch.int64))

@@ -182,9 +182,13 @@ def twins(config: Config) -> dict[str, Config]:
     if not config.is_attacked:
         raise ConfigError("nobody attacks in this config, so it has no twins; leave --twins away")
     nobody = config.threat.model_copy(update={**dict.fromkeys(WHO), "count": 0})
-    calm = config.model_copy(update={"name": f"{config.name}-unattacked", "threat": nobody})
-    plain = calm.model_copy(update={"name": f"{config.name}-plain", "defense": Named(name="undefended")})
-    return {"unattacked": calm} if config.defense.name == "undefended" else {"unattacked": calm, "plain": plain}
+    unattacked = config.model_copy(update={"name": f"{config.name}-unattacked", "threat": nobody})
+    plain = unattacked.model_copy(update={"name": f"{config.name}-plain", "defense": Named(name="undefended")})
+    return (
+        {"unattacked": unattacked}
+        if config.defense.name == "undefended"
+        else {"unattacked": unattacked, "plain": plain}
+    )
 
 
 def dump(config: Config) -> dict[str, Any]:

@@ -23,12 +23,12 @@ def has_bfloat16() -> bool:
     return built and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-def computed_in(asked: str) -> torch.dtype:
+def computed_in(wanted: str) -> torch.dtype:
     """Return the dtype that the config value `train.dtype` stands for on this machine."""
-    if asked == "bfloat16" and not has_bfloat16():
+    if wanted == "bfloat16" and not has_bfloat16():
         _say_so()
         return torch.float32
-    return DTYPES[asked]
+    return DTYPES[wanted]
 
 
 @functools.cache

@@ -114,7 +114,7 @@ class Federation:
     def cohort(self, round: int) -> IntArray:
         """Return the ids of this round's devices; needs no earlier round."""
         if round < 1:
-            raise ConfigError(f"rounds count from 1, but round {round} was asked for")
+            raise ConfigError(f"rounds count from 1, but round {round} was requested")
         return self.sample(self.device_count, self.n, self.seed, round)
 
     def attackers(self, ids: IntArray, round: int) -> BoolArray:

@@ -124,12 +124,12 @@ def choose(function: Callable[..., Any], *args: Any, **given: Any) -> Rule:
     """Return the rule of a function, decorated or not, with these parameters, all of them checked."""
     builder = rule_info(function).builder
     name = named(function, "sparsefed.defenses.")
-    said = name or getattr(function, "__name__", "defense")
-    params = positional(said, [p.name for p in parameters(builder)], args, given)
+    label = name or getattr(function, "__name__", "defense")
+    params = positional(label, [p.name for p in parameters(builder)], args, given)
     own = {p.name for p in parameters(builder)}
     for key in [key for key in params if key in ("mode", "preset") and key not in own]:
-        raise ConfigError(f"{said}: {key} follows from how devices train; give it to what builds the rule")
-    check_arguments(said, builder, params, hidden=REGIME, beside=CommonOptions)
+        raise ConfigError(f"{label}: {key} follows from how devices train; give it to what builds the rule")
+    check_arguments(label, builder, params, hidden=REGIME, beside=CommonOptions)
     chosen = Rule("defense", name, function, params)
     chosen.build("fedavg")  # raises on impossible values here, where they are written
     return chosen

@@ -177,8 +177,8 @@ def _drawn(counts: IntArray, sizes: IntArray, alpha: float, once: bool, generato
     while len(who := np.flatnonzero(need)):
         left = counts - (drawn.sum(0) if once else 0)  # examples left of each class
         room = np.minimum(left, counts - drawn[who])
-        asked = generator.multinomial(need[who], _shares(np.where(room > 0, logs[who], -np.inf)))
-        got = np.minimum(asked, room)
+        requested = generator.multinomial(need[who], _shares(np.where(room > 0, logs[who], -np.inf)))
+        got = np.minimum(requested, room)
         if once:
             for k in np.flatnonzero(got.sum(0) > left):
                 got[:, k] = generator.multivariate_hypergeometric(got[:, k], left[k], method="marginals")

@@ -40,7 +40,7 @@ def download(url: str, path: Path, limit: int, say: Say, timeout: float = 30.0) 
         path.open("wb") as out,
     ):
         promised, began = _promised(reply.headers.get("Content-Length")), time.monotonic()
-        told = began
+        reported = began
         while out.tell() != promised and (chunk := on_network(path.name, lambda: reply.read1(CHUNK))):
             if max(out.tell() + len(chunk), promised or 0) > limit:
                 raise SourceError(f"{path.name} is longer than it can be: more than {limit} bytes")
@@ -48,8 +48,8 @@ def download(url: str, path: Path, limit: int, say: Say, timeout: float = 30.0) 
             now = time.monotonic()
             if now - began > GRACE and out.tell() < SLOWEST * (now - began):
                 raise SourceError(f"{path.name} came too slowly: {out.tell()} bytes in {now - began:.0f} s")
-            if now - told > TELL_EVERY:
-                told = now
+            if now - reported > TELL_EVERY:
+                reported = now
                 say(f"    {out.tell() / 1e6:.1f} MB" + (f" of {promised / 1e6:.1f} MB" if promised else ""))
         if promised is not None and out.tell() != promised:
             raise SourceError(f"{path.name} broke off after {out.tell()} of {promised} bytes")
