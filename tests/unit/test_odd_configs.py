@@ -13,13 +13,14 @@ from sparsefed import config as configs
 from sparsefed.core.errors import ConfigError, quoted
 from tests.support.configs import BASE
 
-MEMORY = 6 * 2**30  # bytes of address space: a mistake raises MemoryError here in place of filling the machine
+MEMORY = 4 * 2**30  # bytes more than now: a mistake raises MemoryError here in place of filling the machine
 
 
 @pytest.fixture(autouse=True)
 def little_memory() -> Iterator[None]:
     before = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, before[1]))
+    now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (now + MEMORY, before[1]))
     yield
     resource.setrlimit(resource.RLIMIT_AS, before)
 

@@ -78,7 +78,11 @@ def _table(path: Path) -> dict[str, Any]:
 
 def _toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        with path.open("rb") as file:
+            content = file.read(LARGEST + 1)
+        if len(content) > LARGEST:
+            raise ConfigError(f"{path} has more than {LARGEST:,} bytes; no config is that long")
+        return tomllib.loads(content.decode("utf-8-sig"))
     except FileNotFoundError:
         raise ConfigError(f"there is no config file {path}; `sparsefed list` shows what a config can name") from None
     except UnicodeDecodeError:
@@ -124,6 +128,7 @@ def parse(
     return config
 
 
+LARGEST = 2**20  # bytes of a config file
 DEPTH, LENGTH, DIGITS = 8, 10_000, 2**63  # of tables in tables, of a text or a list, of a whole number
 _LIMITS = f"tables go {DEPTH} deep, texts and lists have {LENGTH:,} characters or values at most"
 
