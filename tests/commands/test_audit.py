@@ -90,8 +90,9 @@ def called(*arguments: str | Path, folder: Path, **environment: str) -> subproce
 
 def refused(done: subprocess.CompletedProcess[str]) -> str:
     assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
-    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
-    return done.stderr
+    *progress, sentence = done.stderr.splitlines()
+    assert sentence.startswith("error: ") and not [line for line in progress if line.startswith("error")]
+    return sentence
 
 
 # --- the rule --------------------------------------------------------------------------------------------------------

@@ -402,8 +402,9 @@ def test_interrupted_it_says_how_to_go_on(sparsefed: Nursery, tmp_path: Path) ->
 
 def test_the_attack_can_be_tuned_at_every_k(sparsefed: Nursery, tmp_path: Path) -> None:
     options = ("--samples", "1", "--rounds-in", "0", "--probe", "5,500", "--probe-rounds", "4", "--tune", "2")
-    out = sparsefed.run("choose-k", "small.toml", *options, "--out", tmp_path).fine()
-    assert "tuning the attack at k = 5\n" in out and "trial 2/2" in out
+    done = sparsefed.run("choose-k", "small.toml", *options, "--out", tmp_path)
+    out = done.fine()
+    assert "tuning the attack at k = 5\n" in done.err and "trial 2/2" in done.err
     probes = json.loads((tmp_path / "choose-k.json").read_text())["probes"]
     for k, probe in zip((5, 500), probes, strict=True):
         record = runs.load_run(tmp_path / f"probes/k-{k}-tuned-2")

@@ -596,7 +596,8 @@ def test_what_is_asked_reaches_the_search(sparsefed: Nursery, tmp_path: Path) ->
     (tmp_path / "small.toml").write_text(toml.dumps(SMALL))
     options = ("--objective", "attack", "--space", "attack.step=0.01:0.1", "--space", "epochs=5", "--seed", "8")
     more = ("--storage", f"sqlite:///{tmp_path}/shared.db", "--set", "name=other", "--set", "rounds=4")
-    out = sparsefed.run("tune", "small.toml", "--trials", "2", *options, *more, cwd=tmp_path).fine()
+    done = sparsefed.run("tune", "small.toml", "--trials", "2", *options, *more, cwd=tmp_path)
+    out = done.fine()
     assert "The trials that no other beats" in out and "Strongest is the highest attack accuracy." in out
     asked = json.loads((tmp_path / "runs/other-tune/study.json").read_text())
     assert (asked["objective"], asked["config"]["rounds"]) == ("attack", 4)
@@ -605,7 +606,7 @@ def test_what_is_asked_reaches_the_search(sparsefed: Nursery, tmp_path: Path) ->
     outcome = tune.tune(
         small(rounds=4), trials=2, folder=tmp_path / "again", objective="attack", space=options[3:6:2], seed=8
     )
-    shown = re.search(r"trial 2/2: attack (\S+)%", out)
+    shown = re.search(r"trial 2/2: attack (\S+)%", done.err)
     assert shown and f"{100 * (outcome.trials[1].attack_accuracy or 0):.1f}" == shown[1]
 
 

@@ -294,8 +294,8 @@ def test_interrupted_twins_go_on_by_the_same_command(sparsefed: Nursery, config:
     process.signal(signal.SIGINT)
     done = process.wait()
     assert done.code == 130
-    assert "same command" in done.out
-    assert f"sparsefed resume {tmp_path}/run-unattacked" in done.out
+    assert "same command" in done.err
+    assert f"sparsefed resume {tmp_path}/run-unattacked" in done.err
     finished = contents(tmp_path / "run")["metrics.jsonl"]
     saved = saved_round(tmp_path / "run-unattacked")
     sparsefed.run(*args).fine()

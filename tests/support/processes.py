@@ -71,9 +71,10 @@ class Done:
         """The one sentence of a command that must be mended first."""
         assert self.code == 2, self
         assert "Traceback" not in self.err
-        assert self.err.startswith("error: ")
-        assert self.err.count("\n") == 1
-        return self.err.removeprefix("error: ").strip()
+        *progress, sentence = self.err.splitlines()
+        assert sentence.startswith("error: ")
+        assert not [line for line in progress if "error" in line]
+        return sentence.removeprefix("error: ").strip()
 
     def fine(self) -> str:
         """The results of a command that went well; its progress and notices are in `err`."""

@@ -62,7 +62,7 @@ def without(key: str) -> dict[str, Any]:
         ("name=5", ["name is 5", "text"]),
         ("name=a/b", ["'a/b'", "--out"]),
         ("name=..", ["'..'", "--out"]),
-        ('name="tab\\there"', ["plain name"]),
+        ('name="tab\\there"', ["name is", "control characters"]),
         ("train.lr=-0.1", ["train.lr is -0.1", "greater than 0"]),
         ("train.lr=0", ["train.lr is 0", "greater than 0"]),
         ("train.lr=nan", ["train.lr", "finite"]),

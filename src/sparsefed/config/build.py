@@ -143,7 +143,7 @@ def _built(config: Config, shape: tuple[int, ...], classes: int) -> nn.Module:
     try:
         _require_buildable(config, shape, classes)
         module = names.model(config)(shape, classes, **model.params)
-    except (RuntimeError, ValueError, TypeError, OverflowError, MemoryError, ConfigError) as error:
+    except (RuntimeError, ValueError, OverflowError, MemoryError, ConfigError) as error:
         raise ConfigError(f"model {model.name} cannot be built with {quoted(model.params)}: {error}") from error
     if not isinstance(module, nn.Module):
         raise ConfigError(

@@ -55,6 +55,12 @@ def function(kind: str, name: str, known: Mapping[str, Callable[..., Any]]) -> C
 
 def check(config: Config) -> None:
     """Raise ConfigError for everything that can be refused without loading data."""
+    devices, cohort = config.data.devices, config.train.cohort
+    if (devices or 1) * (config.data.per_device or 1) > MOST_DEALT:
+        raise ConfigError(
+            f"{devices} devices with {config.data.per_device} examples each do not fit into memory; use at most "
+            f"{MOST_DEALT:,} examples in all"
+        )
     dataset(config)
     partition(config)
     function("augmentation", config.data.augment, AUGMENTATIONS)
@@ -66,14 +72,8 @@ def check(config: Config) -> None:
     check_arguments(f"model {config.model.name}", model(config), config.model.params, skip=2)
     defense(config)
     _check_threat(config)
-    devices, cohort = config.data.devices, config.train.cohort
     if devices is not None and cohort > devices:
         raise ConfigError(f"train.cohort is {cohort}, but there are only {devices} devices; use at most that")
-    if (devices or 1) * (config.data.per_device or 1) > MOST_DEALT:
-        raise ConfigError(
-            f"{devices} devices with {config.data.per_device} examples each do not fit into memory; use at most "
-            f"{MOST_DEALT:,} examples in all"
-        )
 
 
 def check_without_k(config: Config) -> None:
