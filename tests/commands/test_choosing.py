@@ -403,7 +403,7 @@ def test_interrupted_it_says_how_to_go_on(sparsefed: Nursery, tmp_path: Path) ->
 def test_the_attack_can_be_tuned_at_every_k(sparsefed: Nursery, tmp_path: Path) -> None:
     options = ("--samples", "1", "--rounds-in", "0", "--probe", "5,500", "--probe-rounds", "4", "--tune", "2")
     done = sparsefed.run("choose-k", "small.toml", *options, "--out", tmp_path)
-    out = done.fine()
+    done.fine()
     assert "tuning the attack at k = 5\n" in done.err and "trial 2/2" in done.err
     probes = json.loads((tmp_path / "choose-k.json").read_text())["probes"]
     for k, probe in zip((5, 500), probes, strict=True):
