@@ -121,14 +121,16 @@ def parse(
         config = _timed(Config.model_validate(_on_its_base(merged)))
         rules(config)
     except ValidationError as error:
-        problems = "; ".join(_sentence(problem) for problem in error.errors())
-        raise ConfigError(_from(source) + problems) from None
+        problems = [_sentence(problem) for problem in error.errors()[:MOST_NAMED]]
+        more = error.error_count() - len(problems)
+        raise ConfigError(_from(source) + "; ".join(problems + [f"and {more} more"] * bool(more))) from None
     except ConfigError as error:
         raise ConfigError(_from(source) + str(error)) from error
     return config
 
 
 LARGEST = 2**20  # bytes of a config file
+MOST_NAMED = 5  # problems of a config in one message
 DEPTH, LENGTH, DIGITS = 8, 10_000, 2**63  # of tables in tables, of a text or a list, of a whole number
 _LIMITS = f"tables go {DEPTH} deep, texts and lists have {LENGTH:,} characters or values at most"
 

@@ -18,7 +18,7 @@ Whole = Annotated[int, Field(strict=True)]
 Count = Annotated[int, Field(strict=True, ge=1, le=MOST)]
 Devices = Annotated[int, Field(strict=True, ge=1, le=MOST_DEVICES)]
 Rounds = Annotated[int, Field(strict=True, ge=1, le=MOST_ROUNDS)]
-Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=-1e30, le=1e30)]  # as a float32 can hold
 
 
 class _Table(BaseModel):

@@ -256,8 +256,8 @@ def _rows(folder: Path, least: int) -> Iterator[dict[str, Any]]:
 
 def _is_metric(key: str, value: Any) -> bool:
     """Return whether a value can be a round's: a number, None for one that is not finite, for each class a list."""
-    values = value if key == "class_accuracy" and isinstance(value, list) else [value]
-    return all(each is None or isinstance(each, int | float) for each in values)
+    values = value if key == "class_accuracy" else [value]
+    return isinstance(values, list) and all(each is None or isinstance(each, int | float) for each in values)
 
 
 # --- running ---------------------------------------------------------------------------------------------------------
