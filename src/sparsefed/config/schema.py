@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from sparsefed.attacks import Need
 from sparsefed.core.engine import MEMORY_BUDGET
@@ -18,7 +18,15 @@ Whole = Annotated[int, Field(strict=True)]
 Count = Annotated[int, Field(strict=True, ge=1, le=MOST)]
 Devices = Annotated[int, Field(strict=True, ge=1, le=MOST_DEVICES)]
 Rounds = Annotated[int, Field(strict=True, ge=1, le=MOST_ROUNDS)]
-Number = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=-1e30, le=1e30)]  # as a float32 can hold
+
+
+def _fits_float32(value: float) -> float:
+    if abs(value) > 1e38:
+        raise ValueError("a number that a float32 can hold, at most 1e38")
+    return value
+
+
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False), AfterValidator(_fits_float32)]
 
 
 class _Table(BaseModel):

@@ -29,6 +29,7 @@ from sparsefed.data.partitions.cutting import (
 
 _SWEEPS = 8  # swaps tried for each shard: the classes that meet on a device are then as good as independent
 _BLOCK = 2**18  # numbers drawn at a time where devices do not depend on each other
+LARGEST_ALPHA = 1e9
 _LEAST = -1e300  # stands for the logarithm of a weight that underflows
 
 Floats = npt.NDArray[np.float64]
@@ -140,8 +141,11 @@ def dirichlet(
     >>> [np.bincount(labels[part], minlength=3).tolist() for part in np.split(owned.examples, owned.offsets[1:-1])]
     [[3, 0, 1], [0, 4, 0], [1, 0, 3]]
     """
-    if not (alpha > 0 and math.isfinite(alpha)):
-        raise ConfigError(f"alpha is {alpha}, but a Dirichlet distribution needs a finite number above 0")
+    if not 0 < alpha <= LARGEST_ALPHA:
+        raise ConfigError(
+            f"alpha is {alpha}, but a Dirichlet distribution needs a number above 0, here at most {LARGEST_ALPHA:g}: "
+            "with that, devices have all classes as the data set has; for that, use the partition iid"
+        )
     generator, n = rng(seed, "partition"), required("dirichlet", devices)
     groups = class_groups("dirichlet", labels, generator)
     total = len(groups.order)
