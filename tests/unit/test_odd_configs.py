@@ -36,7 +36,7 @@ ODD: dict[str, dict[str, Any]] = {
     "deep": {"attack": nested(5000)},
     "deep in a list": {"defense": {"name": "krum", "pre": [[[[[[[[[[[1]]]]]]]]]]]}},
     "thousands of digits": {"seed": 10**5000},
-    "a seed of 65 bits": {"seed": 2**64},
+    "a seed of 129 bits": {"seed": 2**128},
     "a huge population": {"data": {"name": "digits", "devices": 10**18, "per_device": 1}},
     "the largest population": {"data": {"name": "digits", "devices": 2**63 - 1, "per_device": 1}},
     "a population that does not fit": {"data": {"name": "digits", "devices": 10**7, "per_device": 10**6}},

@@ -131,7 +131,7 @@ def parse(
 
 LARGEST = 2**20  # bytes of a config file
 MOST_NAMED = 5  # problems of a config in one message
-DEPTH, LENGTH, DIGITS = 8, 10_000, 2**63  # of tables in tables, of a text or a list, of a whole number
+DEPTH, LENGTH, DIGITS = 8, 10_000, 2**128  # of tables in tables, of a text or a list, of a whole number
 _LIMITS = f"tables go {DEPTH} deep, texts and lists have {LENGTH:,} characters or values at most"
 
 
@@ -140,7 +140,7 @@ def _require_modest(value: Any, key: str = "", depth: int = 0) -> None:
     if depth > DEPTH or (isinstance(value, str | list | tuple | Mapping) and len(value) > LENGTH):
         raise ConfigError(f"{key[:80] or 'the config'} is too deep or too long; {_LIMITS}")
     if isinstance(value, int) and abs(value) >= DIGITS:
-        raise ConfigError(f"{key} is a whole number of more than 64 bits; no key of a config takes one")
+        raise ConfigError(f"{key} is a whole number of more than 128 bits; no key of a config takes one")
     if isinstance(value, str) and any(ord(char) < 32 or 127 <= ord(char) < 160 for char in value):
         raise ConfigError(f"{key} is {quoted(value)}, which has control characters; leave them out")
     if isinstance(value, Mapping):
