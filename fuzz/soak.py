@@ -120,7 +120,8 @@ def _folder(parent: Path, name: str) -> Path:
 
 def _start(command: tuple[str, ...], folder: Path) -> subprocess.Popen[bytes]:
     log = (folder / "log").open("ab")
-    return subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, start_new_session=True)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # threads of several processes get into each other's way
+    return subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log, start_new_session=True)
 
 
 def _finish(job: Job, folder: Path) -> None:
