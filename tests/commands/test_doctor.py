@@ -31,7 +31,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_healthy_machine_passes_with_the_known_results_and_keeps_its_threads() -> None:
-    threads, shown = torch.get_num_threads(), []
+    threads = torch.get_num_threads()
+    shown: list[Check] = []
     health = doctor(shown.append)
     assert health.ok and tuple(shown) == health.checks
     assert [check.name for check in health.checks] == ["versions", "devices", "bfloat16", "data", "self-test"]

@@ -95,7 +95,8 @@ def make_task(module: nn.Module, prepare: Callable[[Tensor], Tensor] | None = No
         if isinstance(layer, _BatchNorm):
             raise ConfigError(
                 f"layer '{name}' is a {type(layer).__name__}: it mixes the examples of a batch, so one device's update "
-                "would depend on other devices' data; use GroupNorm or LayerNorm instead"
+                "would depend on other devices' data; use GroupNorm or LayerNorm instead, "
+                "for instance sparsefed.models.without_batchnorm(module), which keeps its weights where they fit"
             )
     slots, start = [], 0
     for name, parameter in module.named_parameters():
