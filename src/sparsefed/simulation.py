@@ -18,7 +18,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from torch import Tensor, nn
 
 from sparsefed import config as configs
@@ -45,7 +44,8 @@ class Simulation:
     Args:
         model: A module (its weights are the initial ones), a name such as "cnn", or a builder (shape, classes).
         data: A name such as "fmnist", an `Arrays` or `DataSet` record, or (x, y) or (x, y, x_test, y_test) as arrays or
-            tensors; without a test set a fifth of the examples becomes one.
+            tensors of any dtype and shape; without a test set a fifth of the examples becomes one. A tuple or dict as x
+            stands for several inputs of the model.
         defense: A rule (`defenses.krum(f=2)`), a name, your own function, or a complete `Defense`.
         attack: An attack (`attacks.pgd()`), a name, or your own function; None: no attack.
         threat: The compromised devices: a share of all devices, or a `ThreatModel`.
@@ -297,7 +297,7 @@ class Simulation:
         if isinstance(given, tuple):
             if len(given) not in (2, 4):
                 raise ConfigError(f"data is a tuple of {len(given)}; give (x, y), or (x, y, x_test, y_test)")
-            x, y, *test = (np.asarray(part) for part in given)
+            x, y, *test = given
             given = from_arrays(x, y, test=(test[0], test[1]) if test else None)
         return {"name": self._refer(given)}
 

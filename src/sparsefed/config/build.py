@@ -19,10 +19,11 @@ from sparsefed.core.dtypes import computed_in
 from sparsefed.core.engine import LocalPlan
 from sparsefed.core.errors import ConfigError, quoted
 from sparsefed.core.federation import SAMPLING, Federation, federate, rounds_per_epoch
+from sparsefed.core.inputs import Prepare, as_tensors, image_normaliser, preparation, shape_of
 from sparsefed.core.metrics import class_accuracies
 from sparsefed.core.rng import integer_seed, rng
 from sparsefed.core.round import Metrics, RoundReport, RoundSetup, ServerState, simulate, start
-from sparsefed.core.task import Task, differentiator, evaluator, image_normaliser, make_task
+from sparsefed.core.task import Task, differentiator, evaluator, make_task
 from sparsefed.core.types import Arrays, Batch, Partition
 from sparsefed.data.augment import AUGMENTATIONS
 from sparsefed.data.partitions.summary import packed, portrait
@@ -111,17 +112,28 @@ def build(config: Config, load: Callable[[data.DataSet], Arrays] = data.load) ->
 
 def _task(config: Config, arrays: Arrays) -> Task:
     _check_kind(config, arrays)
-    shape = arrays.x_train.shape[1:]
+    shape = shape_of(arrays.x_train)
     with torch.random.fork_rng(devices=[]):  # layers draw their initial weights from torch's own generator
         torch.default_generator.manual_seed(integer_seed(config.seed, "model"))
         module = _built(config, (shape[2], *shape[:2]) if arrays.is_image else shape, len(arrays.classes))
-    prepare = image_normaliser(arrays.mean, arrays.std) if arrays.is_image else None
-    return make_task(module, prepare, names.loss(config))
+    return make_task(module, _preparation(arrays), names.loss(config))
+
+
+def _preparation(arrays: Arrays) -> Prepare | None:
+    if arrays.is_image:
+        return image_normaliser(arrays.mean, arrays.std)
+    inputs = len(arrays.x_train) if isinstance(arrays.x_train, tuple | dict) else 1
+    return preparation(arrays.scales or (None,) * inputs) if arrays.scales or inputs > 1 else None
 
 
 def _check_kind(config: Config, arrays: Arrays) -> None:
     """Refuse a registered model that was made for the other kind of data."""
     name = config.model.name
+    if name in MODELS and isinstance(arrays.x_train, tuple | dict):
+        raise ConfigError(
+            f"model {name} takes one input, but {arrays.name} has {len(arrays.x_train)}; give a module or a builder of "
+            "your own that takes them all"
+        )
     fitting = [model for model in MODELS if model_info(MODELS[model]).text == arrays.is_text]
     if name in MODELS and name not in fitting:
         kind, other = ("text", "images") if arrays.is_text else ("images", "text")
@@ -167,7 +179,7 @@ def _federation(config: Config, arrays: Arrays) -> Federation:
             f"data.augment = '{config.data.augment}' is for images, but {arrays.name} is {kind}; leave it out"
         )
     augment = names.resolve("augmentation", config.data.augment, AUGMENTATIONS)
-    x, y = torch.from_numpy(arrays.x_train), torch.from_numpy(arrays.y_train)
+    x, y = as_tensors(arrays.x_train), torch.from_numpy(arrays.y_train)
     return federate(
         x, y, deal(config, arrays), sample, config.train.cohort, names.threat_model(config), config.seed, augment
     )
@@ -181,15 +193,15 @@ def _root(config: Config, arrays: Arrays) -> Batch | None:
     if size > len(arrays.y_train):
         raise ConfigError(f"data.root is {size}, but there are only {len(arrays.y_train)} training examples")
     chosen = np.sort(rng(config.seed, "root").choice(len(arrays.y_train), size, replace=False))
-    x, y = torch.from_numpy(arrays.x_train[chosen]), torch.from_numpy(arrays.y_train[chosen])
-    return Batch(x, y, np.array([size]))
+    x, y = as_tensors(arrays.x_train), torch.from_numpy(arrays.y_train)
+    return Batch(x[torch.from_numpy(chosen)], y[torch.from_numpy(chosen)], np.array([size]))
 
 
 def _attack(config: Config, arrays: Arrays) -> tuple[Goal | None, Attack | None]:
     table = config.attack
     if table is None:
         return None, None
-    x, y, x_test, y_test = map(torch.from_numpy, (arrays.x_train, arrays.y_train, arrays.x_test, arrays.y_test))
+    x, y, x_test, y_test = map(as_tensors, (arrays.x_train, arrays.y_train, arrays.x_test, arrays.y_test))
     scene = Scene(x, y, x_test, y_test, len(arrays.classes), config.seed, arrays.classes if arrays.is_text else ())
     goal, attack = equip(f"attack {table.name}", names.attacker(table), scene, table.params)
     missing = [need for need in NEEDS if need in attack.needs and need not in config.threat.knowledge]
@@ -225,7 +237,7 @@ def _evaluation(task: Task, arrays: Arrays, dtype: torch.dtype, goal: Goal | Non
     # Limit a batch by its outputs: text has a score for each word at each position.
     scores = len(arrays.classes) * arrays.y_test[0].size
     evaluate = evaluator(task, dtype, min(1000, max(1, SCORES // scores)))
-    x, y = torch.from_numpy(arrays.x_test), torch.from_numpy(arrays.y_test)
+    x, y = as_tensors(arrays.x_test), torch.from_numpy(arrays.y_test)
     clean = torch.ones(len(y), dtype=torch.bool)
     if goal is not None:
         clean[goal.positions] = False

@@ -196,6 +196,8 @@ def federate(
 
 def _check_augmentation(augment: Augmentation, x: Tensor) -> None:
     """Try the augmentation on one example, so that it fails or compiles before the first round."""
+    if augment is none:
+        return
     found = augment(x, np.zeros(len(x), np.uint64))
     if not isinstance(found, Tensor) or found.shape != x.shape or found.dtype != x.dtype:
         given = f"{found.dtype} {list(found.shape)}" if isinstance(found, Tensor) else type(found).__name__

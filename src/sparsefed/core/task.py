@@ -17,7 +17,24 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from sparsefed.core.errors import ConfigError
+from sparsefed.core.inputs import as_float, image_normaliser, in_dtype, outputs_of
 from sparsefed.core.types import IGNORED
+
+__all__ = [
+    "Evaluation",
+    "Loss",
+    "Slot",
+    "Task",
+    "as_float",
+    "differentiator",
+    "draws",
+    "evaluator",
+    "image_normaliser",
+    "load_flat",
+    "make_task",
+    "seeded_layers",
+    "working_copy",
+]
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # outputs, targets -> the loss of each example [M]
 
@@ -107,24 +124,6 @@ def make_task(module: nn.Module, prepare: Callable[[Tensor], Tensor] | None = No
     return Task(copy.deepcopy(module), tuple(slots), prepare or as_float, loss)
 
 
-def as_float(x: Tensor) -> Tensor:
-    """Convert examples without further preparation: bytes to [0, 1], floats to float32; tokens stay integers."""
-    if x.dtype == torch.uint8:
-        return x.float().div_(255)
-    return x.float() if x.is_floating_point() else x
-
-
-def image_normaliser(mean: tuple[float, ...], std: tuple[float, ...]) -> Callable[[Tensor], Tensor]:
-    """Return a function from uint8 [M, H, W, C] to normalised float32 [M, C, H, W], channels-last."""
-    scale = 1 / (255 * torch.tensor(std))
-    shift = -torch.tensor(mean) / torch.tensor(std)
-
-    def prepare(x: Tensor) -> Tensor:
-        return torch.addcmul(shift, x.float(), scale).permute(0, 3, 1, 2)
-
-    return prepare
-
-
 def working_copy(task: Task, dtype: torch.dtype) -> nn.Module:
     """Return a private copy of the module in `dtype`, with 2-d convolutions in channels-last memory."""
     module = copy.deepcopy(task.template).to(dtype)
@@ -179,8 +178,7 @@ def evaluator(task: Task, dtype: torch.dtype, batch: int = 1000) -> Callable[[Te
         load_flat(task, module, theta)
         total, targets, predictions = 0.0, 0, []
         for low in range(0, len(x), batch):
-            inputs = task.prepare(x[low : low + batch])
-            outputs = module(inputs.to(dtype) if inputs.is_floating_point() else inputs).float()
+            outputs = outputs_of(module, in_dtype(task.prepare(x[low : low + batch]), dtype)).float()
             wanted = y[low : low + batch]
             losses = _entropies(outputs, wanted) if task.loss is None else task.losses(outputs, wanted)
             total += float(losses.double().sum())
@@ -199,8 +197,7 @@ def differentiator(task: Task, dtype: torch.dtype) -> Callable[[Tensor, Tensor, 
 
     def gradient(theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
         load_flat(task, module, theta)
-        inputs = task.prepare(x)
-        outputs = module(inputs.to(dtype) if inputs.is_floating_point() else inputs)
+        outputs = outputs_of(module, in_dtype(task.prepare(x), dtype))
         parts = torch.autograd.grad(task.losses(outputs, y).mean(), parameters, materialize_grads=True)
         return torch.cat([part.reshape(-1).float() for part in parts])
 

@@ -15,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from sparsefed.core.inputs import Scale
+
 UInt8Array = npt.NDArray[np.uint8]
 IntArray = npt.NDArray[np.int64]
 IndexArray = npt.NDArray[np.int32]
@@ -27,20 +29,22 @@ State = Mapping[str, Tensor]  # named tensors: a checkpoint is a copy of it
 
 @dataclass(frozen=True)
 class Arrays:
-    """A data set in memory: images stay uint8 and are normalised one block at a time; text is token numbers.
+    """A data set: images stay uint8 and are normalised one block at a time; text is token numbers.
 
-    Anything else (a table of features) is passed to the model unchanged: float32 or integers.
+    Anything else (features of any shape and dtype) enters the model as float32 or integers, normalised by `scales`.
+    Arrays may be memory-mapped files; a model of several inputs has a tuple or dict of arrays for its examples.
     """
 
     name: str
-    x_train: UInt8Array | IndexArray | FloatArray  # [N, H, W, C]; text: [N, T]; features: [N, ...]
+    x_train: Any  # uint8 [N, H, W, C]; text: [N, T]; features: [N, ...], or a tuple or dict of such arrays
     y_train: IntArray  # [N]; text: [N, T], the token that follows, IGNORED where none does
-    x_test: UInt8Array | IndexArray | FloatArray  # [M, H, W, C]
+    x_test: Any  # [M, H, W, C]
     y_test: IntArray  # [M]
     classes: tuple[str, ...]  # text: the vocabulary
     mean: tuple[float, ...]  # of x / 255, per channel; () if examples are not images
     std: tuple[float, ...]
     users: IntArray | None = None  # [N], the author of each training example, if known
+    scales: tuple[Scale | None, ...] = ()  # of features, one for each input; () if they are taken as they are
 
     @property
     def is_image(self) -> bool:

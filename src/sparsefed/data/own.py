@@ -1,9 +1,10 @@
 """Your own data as a `DataSet`, which a config names as `data.name = "my_module:DATA"`.
 
 Nothing is read or checked before the data set is loaded, so that a mistake gives one sentence, not a failed import.
-Images are uint8; floats from 0 to 1 are rounded to the 256 levels. A table [N, columns] is taken as it is: floats as
-float32, whole numbers (tokens, categories) as whole numbers. Where there is no test set, a share of the examples
-becomes one, by a draw that is the same every time.
+Images are uint8; floats from 0 to 1 are rounded to the 256 levels. A table [N, columns], or with `images=False` an
+array of any shape, is taken as it is: floats as float32, whole numbers (tokens, categories) as whole numbers; a tuple
+or dict of arrays stands for several inputs of a model. `normalise` scales them. Where there is no test set, a share of
+the examples becomes one, by a draw that is the same every time.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import numpy as np
 from sparsefed.core.errors import DataError, unknown
 from sparsefed.core.rng import rng
 from sparsefed.data import limits
+from sparsefed.data.features import check_normalise, each_input, features, inputs_of, mean_and_std, several, wanted_of
 from sparsefed.data.moments import moments
 from sparsefed.data.record import DamagedError, DataSet, printable
 
@@ -33,11 +35,23 @@ IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 
 @dataclass(frozen=True)
 class Examples:
-    """Examples as given: images, labels, and the users they belong to."""
+    """Examples as given: inputs, labels, and the users they belong to."""
 
-    x: Any  # images [N, H, W], [N, H, W, C] or [N, C, H, W]; or a table [N, columns]
+    x: Any  # images [N, H, W], [N, H, W, C] or [N, C, H, W]; a table [N, columns]; a tuple or dict of arrays
     y: Any  # [N] numbers or names
     users: Any = None  # [N] numbers or names
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The user's choices of how examples are read."""
+
+    test_share: float = 0.2
+    normalise: Any = None  # None: images by the training data, anything else not at all
+    images: bool | None = None  # None: arrays of 3 or 4 dimensions are images
+
+
+USUAL_READING = Reading()
 
 
 def from_arrays(
@@ -48,15 +62,32 @@ def from_arrays(
     classes: Sequence[str] | None = None,
     test_share: float = 0.2,
     name: str = "own data",
+    *,
+    normalise: Any = None,
+    images: bool | None = None,
 ) -> DataSet:
-    """Make a data set from arrays, tensors or lists: images, labels and users; `test` is (images, labels).
+    """Make a data set from arrays, tensors or lists: examples, labels and the users they belong to.
+
+    Args:
+        x: Images, a table [N, columns], any array [N, ...] with `images=False`, or a tuple or dict of arrays for a
+            model of several inputs. Memory-mapped arrays stay in their files.
+        y: The label of each example, a number or a name.
+        users: The owner of each example, a number or a name, for the partition by_user.
+        test: (examples, labels) to test with; without it a `test_share` of the examples.
+        classes: The names of the classes, in order; by default those that occur.
+        test_share: The share of the examples to test with if there is no `test`.
+        name: What reports call the data.
+        normalise: "none"; "train", by mean and standard deviation of the training data along the last axis; or
+            (mean, std). A dict chooses by input. By default images are normalised by the training data, nothing else.
+        images: Whether arrays of 3 or 4 dimensions are images; False: they are features, taken as they are.
 
     >>> DATA = from_arrays(np.zeros((10, 8, 8), np.uint8), ["cat", "dog"] * 5, users=[1, 2, 3, 4, 5] * 2)
     >>> DATA.read(None).classes
     ('cat', 'dog')
     """
     examples = Examples(x, y, users)
-    return _dataset(name, lambda: (examples, None if test is None else Examples(*test), classes), test_share)
+    reading = Reading(test_share, normalise, images)
+    return _dataset(name, lambda: (examples, None if test is None else Examples(*test), classes), reading)
 
 
 def from_folder(
@@ -85,7 +116,7 @@ def from_folder(
             train = [path for path in every if _hashed(path.relative_to(root)) >= test_share]
         return _pictures(train, size, grey, user), _pictures(test, size, grey, None), None
 
-    return _dataset(name or root.name, examples, test_share, size)
+    return _dataset(name or root.name, examples, Reading(test_share), size)
 
 
 def from_huggingface(
@@ -110,7 +141,7 @@ def from_huggingface(
         tested = None if second is None else _columns(second, image, label, None, size, grey)
         return _columns(first, image, label, user, size, grey), tested, _label_names(first, label)
 
-    return _dataset(name, examples, test_share, size)
+    return _dataset(name, examples, Reading(test_share), size)
 
 
 # --- from examples to arrays -----------------------------------------------------------------------------------------
@@ -119,15 +150,15 @@ def from_huggingface(
 def _dataset(
     name: str,
     examples: Callable[[], tuple[Examples, Examples | None, Sequence[str] | None]],
-    test_share: float,
+    reading: Reading,
     size: Size | None = None,
 ) -> DataSet:
     def read(_: Any) -> Arrays:
         try:
             with limits.guarded():
-                _check_options(name, test_share, size)
+                _check_options(name, reading, size)
                 train, test, classes = examples()
-                return arrays(name, train, test, classes, test_share)
+                return arrays(name, train, test, classes, reading)
         except DamagedError as error:
             raise DataError(f"{printable(name)} {error}") from error
         except DataError as error:  # labels and paths in it are the user's
@@ -136,7 +167,9 @@ def _dataset(
     return DataSet(name=name, description=f"{name}, brought by the user", read=read, carried_by="the user's own code")
 
 
-def _check_options(name: str, test_share: float, size: Size | None) -> None:
+def _check_options(name: str, reading: Reading, size: Size | None) -> None:
+    test_share = reading.test_share
+    check_normalise(name, reading.normalise)
     if isinstance(test_share, bool) or not isinstance(test_share, int | float) or not 0 <= test_share <= 1:
         raise DataError(f"{name}: test_share is {test_share!r}; give a number between 0 and 1")
     whole = isinstance(size, tuple | list) and len(size) == 2 and all(isinstance(n, int) and n > 0 for n in size)
@@ -145,35 +178,89 @@ def _check_options(name: str, test_share: float, size: Size | None) -> None:
 
 
 def arrays(
-    name: str, train: Examples, test: Examples | None, classes: Sequence[str] | None, test_share: float
+    name: str,
+    train: Examples,
+    test: Examples | None,
+    classes: Sequence[str] | None = None,
+    reading: Reading = USUAL_READING,
 ) -> Arrays:
     """Check everything and convert it to the arrays that the engines take."""
     from sparsefed.core.types import Arrays
 
-    x, labels = _inputs(name, train.x), _labels(name, train.y)
-    _same_length(name, "labels", labels, len(x))
+    x, labels = _inputs(name, train.x, reading), _labels(name, train.y)
+    count = _examples(name, x)
+    _same_length(name, "labels", labels, count)
     users = None if train.users is None else _numbered(np.asarray(train.users))
     if users is not None:
-        _same_length(name, "users", users, len(x))
+        _same_length(name, "users", users, count)
     if test is None:
-        x, labels, users, x_test, labels_test = _cut(name, x, labels, users, test_share)
+        _refuse_mapped(name, train.x)
+        x, labels, users, x_test, labels_test = _cut(name, x, labels, users, reading.test_share)
     else:
-        x_test, labels_test = _inputs(name, test.x), _labels(name, test.y)
-        _same_length(name, "test labels", labels_test, len(x_test))
-    if x.shape[1:] != x_test.shape[1:]:
-        raise DataError(f"{name}: training examples are {list(x.shape[1:])}, test examples {list(x_test.shape[1:])}")
+        x_test, labels_test = _inputs(name, test.x, reading), _labels(name, test.y)
+        _same_length(name, "test labels", labels_test, _examples(name, x_test))
+    x_test = _alike(name, x, x_test)
     known = _classes(name, labels, labels_test) if classes is None else tuple(classes)
     if not all(isinstance(each, str) for each in known) or len(set(known)) < len(known):
         raise DataError(f"{name}: classes must be different names, but they are {known}")
-    mean, std = moments(x) if x.ndim == 4 else ((), ())
+    mean, std, scales = _normalisation(name, x, reading)
     y, y_test = (_indices(name, each, known) for each in (labels, labels_test))
-    return Arrays(name, x, y, x_test, y_test, known, mean, std, users)
+    return Arrays(name, x, y, x_test, y_test, known, mean, std, users, scales)
 
 
-def _inputs(name: str, given: Any) -> Any:
-    """Return images as uint8 [N, H, W, C], a table as float32 or int64 [N, columns]."""
-    x = np.asarray(given)
-    return _table(name, x) if x.ndim == 2 else _images(name, x)
+def _inputs(name: str, given: Any, reading: Reading) -> Any:
+    """Return images as uint8 [N, H, W, C], features [N, ...] as floats or whole numbers, several inputs as several."""
+    if not several(given) and reading.images is not False:
+        x = given if isinstance(given, np.memmap) else np.asarray(given)
+        if reading.images or x.ndim > 2:
+            return _images(name, x)
+    ways = iter(wanted_of(reading.normalise, given))
+    return each_input(given, lambda what, part: features(name, what, part, next(ways) not in (None, "none")))
+
+
+def _examples(name: str, x: Any) -> int:
+    counts = {len(part) for part in inputs_of(x)}
+    if len(counts) > 1:
+        raise DataError(f"{name}: the inputs have {sorted(counts)} examples; give each the same number")
+    return counts.pop()
+
+
+def _alike(name: str, x: Any, x_test: Any) -> Any:
+    """Return the test examples with their inputs in the order of the training examples; refuse other shapes."""
+    if isinstance(x, dict) and isinstance(x_test, dict):
+        if x.keys() != x_test.keys():
+            raise DataError(f"{name}: training inputs are called {', '.join(x)}, test inputs {', '.join(x_test)}")
+        x_test = {key: x_test[key] for key in x}
+    train, test = ([list(part.shape[1:]) for part in inputs_of(each)] for each in (x, x_test))
+    if train != test or type(x) is not type(x_test):
+        several_inputs = several(x) or several(x_test)
+        train, test = (train, test) if several_inputs else (train[0], test[0])
+        raise DataError(f"{name}: training examples are {train}, test examples {test}")
+    return x_test
+
+
+def _refuse_mapped(name: str, given: Any) -> None:
+    """Refuse to cut a test set out of a mapped file, since what remains would have to be copied into memory."""
+    if any(isinstance(part, np.memmap) for part in inputs_of(given)):
+        raise DataError(f"{name}: a memory-mapped array needs a test set; give test=(x, y), for instance its last rows")
+
+
+def _normalisation(name: str, x: Any, reading: Reading) -> tuple[Any, Any, Any]:
+    """Return mean and std of images, and the scales of features."""
+    from sparsefed.core.inputs import Scale
+
+    wanted = reading.normalise
+    if not several(x) and x.ndim == 4 and x.dtype == np.uint8 and reading.images is not False:
+        channels = x.shape[-1]
+        given = (
+            None
+            if wanted in (None, "train")
+            else mean_and_std(name, x, wanted) or ((0.0,) * channels, (1.0,) * channels)
+        )
+        return *(given or moments(x)), ()
+    ways = wanted_of(wanted, x)
+    found = [mean_and_std(name, part, way) for part, way in zip(inputs_of(x), ways, strict=True)]
+    return (), (), tuple(each and Scale(*each) for each in found) if any(found) else ()
 
 
 def _labels(name: str, given: Any) -> Any:
@@ -188,24 +275,6 @@ def _labels(name: str, given: Any) -> Any:
     return labels
 
 
-def _table(name: str, x: Any) -> Any:
-    if 0 in x.shape:
-        raise DataError(f"{name}: the table has the shape {list(x.shape)}; give at least one row and one column")
-    if x.dtype.kind in "iub":
-        return x.astype(np.int64)
-    if x.dtype.kind != "f":
-        raise DataError(f"{name}: the table holds {x.dtype}, but must hold numbers; encode names as numbers first")
-    bad = np.argwhere(~np.isfinite(x))
-    if len(bad):
-        row, column = bad[0].tolist()
-        raise DataError(
-            f"{name}: row {row}, column {column} of the table is {x[row, column]}; fill or drop such values"
-        )
-    if np.abs(x).max() > np.finfo(np.float32).max:
-        raise DataError(f"{name}: the table has values beyond 3e38, the largest that training can hold; scale them")
-    return np.ascontiguousarray(x, np.float32)
-
-
 def _images(name: str, x: Any) -> UInt8Array:
     """Return images as uint8 [N, H, W, C], copied only where necessary."""
     if x.ndim == 3:
@@ -213,7 +282,7 @@ def _images(name: str, x: Any) -> UInt8Array:
     if x.ndim != 4 or 0 in x.shape:
         raise DataError(
             f"{name}: images must be [N, H, W], [N, H, W, C] or [N, C, H, W], at least one of them, but the shape is "
-            f"{list(x.shape)}; a table is [N, columns]"
+            f"{list(x.shape)}; a table is [N, columns], and images=False takes arrays of any shape"
         )
     if x.shape[-1] > 4 and x.shape[1] <= 4:
         x = x.transpose(0, 2, 3, 1)
@@ -222,11 +291,17 @@ def _images(name: str, x: Any) -> UInt8Array:
     if x.dtype.kind == "f":
         if not ((x >= 0) & (x <= 1)).all():
             raise DataError(
-                f"{name}: images of floats must lie from 0 to 1; give uint8, or divide by the largest level"
+                f"{name}: images of floats must lie from 0 to 1; give uint8, divide by the largest level, or take "
+                "them as they are with images=False"
             )
         x = np.rint(x * 255).astype(np.uint8)
     if x.dtype != np.uint8:
-        raise DataError(f"{name}: images must be uint8, or floats from 0 to 1, but they are {x.dtype}")
+        raise DataError(
+            f"{name}: images must be uint8, or floats from 0 to 1, but they are {x.dtype}; images=False "
+            "takes them as they are"
+        )
+    if isinstance(x, np.memmap):
+        return np.asarray(x)
     x = np.ascontiguousarray(x)
     image: UInt8Array = x if x.flags.writeable else x.copy()  # torch warns about read-only arrays
     return image
@@ -270,14 +345,15 @@ def _indices(name: str, labels: Any, classes: tuple[str, ...]) -> IntArray:
     return whole
 
 
-def _cut(name: str, x: UInt8Array, y: Any, users: IntArray | None, share: float) -> tuple[Any, Any, Any, Any, Any]:
+def _cut(name: str, x: Any, y: Any, users: IntArray | None, share: float) -> tuple[Any, Any, Any, Any, Any]:
     """Split off a random share of the examples to test with."""
-    n = round(share * len(x))
-    if not 0 < n < len(x):
-        raise DataError(f"{name}: test_share {share} of {len(x)} examples leaves no test or no training set; give test")
-    tests = np.zeros(len(x), bool)
-    tests[rng(0, "own test set").choice(len(x), n, replace=False)] = True
-    return x[~tests], y[~tests], None if users is None else users[~tests], x[tests], y[tests]
+    n = round(share * len(y))
+    if not 0 < n < len(y):
+        raise DataError(f"{name}: test_share {share} of {len(y)} examples leaves no test or no training set; give test")
+    tests = np.zeros(len(y), bool)
+    tests[rng(0, "own test set").choice(len(y), n, replace=False)] = True
+    train, test = each_input(x, lambda _, part: part[~tests]), each_input(x, lambda _, part: part[tests])
+    return train, y[~tests], None if users is None else users[~tests], test, y[tests]
 
 
 # --- folders and Hugging Face ----------------------------------------------------------------------------------------
