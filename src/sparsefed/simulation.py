@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from sparsefed import config as configs
 from sparsefed import runs
@@ -31,7 +32,7 @@ from sparsefed.core.task import Loss, load_flat
 from sparsefed.core.threat import ThreatModel
 from sparsefed.core.types import Arrays, Defense, Partition
 from sparsefed.data import DataSet
-from sparsefed.data.own import from_arrays
+from sparsefed.data.own import from_arrays, from_dataset
 from sparsefed.trackers import Tracker, scalars
 from sparsefed.trust import consent
 
@@ -43,7 +44,8 @@ class Simulation:
 
     Args:
         model: A module (its weights are the initial ones), a name such as "cnn", or a builder (shape, classes).
-        data: A name such as "fmnist", an `Arrays` or `DataSet` record, or (x, y) or (x, y, x_test, y_test) as arrays or
+        data: A name such as "fmnist", an `Arrays` or `DataSet` record (`sparsefed.data.own` makes them of frames,
+            folders, mapped files), a torch `Dataset`, or (x, y) or (x, y, x_test, y_test) as arrays or
             tensors of any dtype and shape; without a test set a fifth of the examples becomes one. A tuple or dict as x
             stands for several inputs of the model.
         defense: A rule (`defenses.krum(f=2)`), a name, your own function, or a complete `Defense`.
@@ -68,7 +70,7 @@ class Simulation:
     def __init__(
         self,
         model: nn.Module | str | Callable[..., nn.Module] | Chosen,
-        data: str | Arrays | DataSet | tuple[Any, ...],
+        data: str | Arrays | DataSet | Dataset[Any] | tuple[Any, ...],
         *,
         defense: Chosen | Defense | str | Mapping[str, Any] | Callable[..., Any] = "undefended",
         attack: Chosen | str | Mapping[str, Any] | Callable[..., Any] | None = None,
@@ -299,6 +301,8 @@ class Simulation:
                 raise ConfigError(f"data is a tuple of {len(given)}; give (x, y), or (x, y, x_test, y_test)")
             x, y, *test = given
             given = from_arrays(x, y, test=(test[0], test[1]) if test else None)
+        elif isinstance(given, Dataset):
+            given = from_dataset(given)
         return {"name": self._refer(given)}
 
     def _partition(self, given: Any, devices: int | None) -> dict[str, Any]:

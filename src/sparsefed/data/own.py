@@ -20,7 +20,7 @@ import numpy as np
 
 from sparsefed.core.errors import DataError, unknown
 from sparsefed.core.rng import rng
-from sparsefed.data import limits
+from sparsefed.data import frames, limits
 from sparsefed.data.features import check_normalise, each_input, features, inputs_of, mean_and_std, several, wanted_of
 from sparsefed.data.moments import moments
 from sparsefed.data.record import DamagedError, DataSet, printable
@@ -119,6 +119,78 @@ def from_folder(
     return _dataset(name or root.name, examples, Reading(test_share), size)
 
 
+def from_frame(
+    frame: Any,
+    label: str,
+    columns: frames.Columns | None = None,
+    user: str | None = None,
+    test: Any = None,
+    classes: Sequence[str] | None = None,
+    test_share: float = 0.2,
+    name: str = "own data",
+    *,
+    normalise: Any = None,
+) -> DataSet:
+    """Make a data set from a pandas or polars frame.
+
+    Args:
+        frame: The training rows, or all rows if there is no `test`.
+        label: The column of labels.
+        columns: The columns of features, all numbers; by default every column but label and user.
+        user: The column that names each row's owner.
+        test: Another frame to test with; without it a `test_share` of the rows.
+        classes: The names of the classes, in order; by default those that occur.
+        test_share: The share of the rows to test with if there is no `test`.
+        name: What reports call the data.
+        normalise: As in `from_arrays`.
+    """
+
+    def examples() -> tuple[Examples, Examples | None, Sequence[str] | None]:
+        chosen = frames.chosen_columns(frame, columns, label, user)
+        tested = None
+        if test is not None:
+            frames.chosen_columns(test, chosen, label, None)
+            tested = Examples(frames.table(test, chosen), frames.column(test, label))
+        return (
+            Examples(frames.table(frame, chosen), frames.column(frame, label), frames.column(frame, user)),
+            tested,
+            classes,
+        )
+
+    return _dataset(name, examples, Reading(test_share, normalise, False))
+
+
+def from_dataset(
+    dataset: Any,
+    test: Any = None,
+    users: Any = None,
+    classes: Sequence[str] | None = None,
+    size: Size | None = None,
+    grey: bool = False,
+    test_share: float = 0.2,
+    name: str = "own data",
+    *,
+    normalise: Any = None,
+    images: bool | None = None,
+) -> DataSet:
+    """Make a data set from a `torch.utils.data.Dataset` whose items are (input, target), or (inputs..., target).
+
+    An input that is a dict of tensors gives the model named inputs. Every item is read once, into memory. The other
+    arguments are those of `from_arrays` and, for items that are Pillow images, `from_folder`.
+    """
+
+    def examples() -> tuple[Examples, Examples | None, Sequence[str] | None]:
+        read = [
+            None if each is None else frames.items(each, lambda image: _pixels(image, size, grey))
+            for each in (dataset, test)
+        ]
+        train, tested = (None if each is None else Examples(*each) for each in read)
+        assert train is not None
+        return Examples(train.x, train.y, users), tested, classes or getattr(dataset, "classes", None)
+
+    return _dataset(name, examples, Reading(test_share, normalise, images), size)
+
+
 def from_huggingface(
     train: Any,
     test: Any = None,
@@ -129,8 +201,14 @@ def from_huggingface(
     grey: bool = False,
     test_share: float = 0.2,
     name: str = "own data",
+    *,
+    columns: frames.Columns | None = None,
+    normalise: Any = None,
 ) -> DataSet:
-    """Make a data set from a `datasets.Dataset`, or from a dict with "train" and perhaps "test"; columns are named."""
+    """Make a data set from a `datasets.Dataset`, or from a dict with "train" and perhaps "test"; columns are named.
+
+    `columns` names columns of numbers, or one column of lists of numbers (tokens), instead of an image.
+    """
 
     def examples() -> tuple[Examples, Examples | None, Sequence[str] | None]:
         first, second = train, test
@@ -138,10 +216,16 @@ def from_huggingface(
             if "train" not in train:
                 raise DataError(unknown("split", "train", map(str, train)) + "; pass one as the first argument")
             first, second = train["train"], test if test is not None else train.get("test")
-        tested = None if second is None else _columns(second, image, label, None, size, grey)
-        return _columns(first, image, label, user, size, grey), tested, _label_names(first, label)
 
-    return _dataset(name, examples, Reading(test_share), size)
+        def read(rows: Any, who: str | None) -> Examples:
+            if columns is None:
+                return _columns(rows, image, label, who, size, grey)
+            chosen = frames.chosen_columns(rows, columns, label, who)
+            return Examples(frames.table(rows, chosen), frames.column(rows, label), frames.column(rows, who))
+
+        return read(first, user), None if second is None else read(second, None), _label_names(first, label)
+
+    return _dataset(name, examples, Reading(test_share, normalise, None if columns is None else False), size)
 
 
 # --- from examples to arrays -----------------------------------------------------------------------------------------
@@ -266,6 +350,13 @@ def _normalisation(name: str, x: Any, reading: Reading) -> tuple[Any, Any, Any]:
 def _labels(name: str, given: Any) -> Any:
     """Return labels as whole numbers or names [N]."""
     labels = np.asarray(given)
+    if labels.dtype.kind == "O" and labels.ndim == 1:
+        stray = next((row for row, label in enumerate(labels.tolist()) if not isinstance(label, int | str)), None)
+        if stray is not None:
+            raise DataError(
+                f"{name}: row {stray} has the label {labels[stray]!r:.40}; give whole numbers from 0 or names"
+            )
+        labels = np.array(labels.tolist())
     if labels.dtype.kind == "S":
         labels = np.char.decode(labels, "utf-8")
     if labels.dtype.kind not in "iubU":
@@ -337,9 +428,11 @@ def _indices(name: str, labels: Any, classes: tuple[str, ...]) -> IntArray:
         if stray:
             raise DataError(f"{name}: " + unknown("label", str(stray[0]), classes))
         return np.array([place[label] for label in labels.tolist()], np.int64)
-    if labels.dtype.kind not in "iub" or labels.min() < 0 or labels.max() >= len(classes):
+    wrong = np.flatnonzero((labels < 0) | (labels >= len(classes)))
+    if len(wrong):
         raise DataError(
-            f"{name}: labels must be whole numbers from 0 to {len(classes) - 1}, one for each of the classes"
+            f"{name}: row {wrong[0]} has the label {labels[wrong[0]]}; labels must be whole numbers from 0 to "
+            f"{len(classes) - 1}, one for each of the classes"
         )
     whole: IntArray = labels.astype(np.int64)
     return whole
