@@ -28,6 +28,7 @@ from sparsefed.config import Config, live
 from sparsefed.core.choice import Chosen, importable_name
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.round import Metrics, RoundReport, ServerState
+from sparsefed.core.target import MetricFunction
 from sparsefed.core.task import Loss, load_flat
 from sparsefed.core.threat import ThreatModel
 from sparsefed.core.types import Arrays, Defense, Partition
@@ -53,7 +54,10 @@ class Simulation:
         threat: The compromised devices: a share of all devices, or a `ThreatModel`.
         partition: The owners of the examples (`partitions.dirichlet(alpha=0.1)`), a name, or a `Partition`.
         schedule: The learning rate: a number, a schedule (`schedules.cosine(lr=0.1)`), or a function of the round.
-        loss: (outputs, targets) -> the loss of each example; by default cross-entropy.
+        loss: (outputs, targets) -> the loss of each example; by default that of the data's targets: cross-entropy, for
+            yes or no the logistic loss, for values the squared error.
+        metric: The metric to judge by, such as "balanced_accuracy", "auc" or "mean_absolute_error", or a function
+            (outputs, targets) -> a number, larger is better and 1 perfect; by default that of the targets.
         rounds: Number of rounds.
         cohort: Number of devices that take part in a round.
         devices: Number of devices; by default 10 000, or one per user of the data.
@@ -78,6 +82,7 @@ class Simulation:
         partition: Chosen | Partition | str | Callable[..., Partition] = "iid",
         schedule: float | Chosen | Callable[[int], float] | str | None = None,
         loss: Loss | None = None,
+        metric: str | MetricFunction | None = None,
         rounds: int = 100,
         cohort: int = 100,
         devices: int | None = None,
@@ -94,7 +99,7 @@ class Simulation:
             "rounds": rounds,
             "data": {**self._data(data), **self._partition(partition, devices), **(data_options or {})},
             "model": self._named(model),
-            "train": {"cohort": cohort, **self._schedule(schedule), **self._loss(loss), **(train or {})},
+            "train": {"cohort": cohort, **self._schedule(schedule), **self._functions(loss, metric), **(train or {})},
             "defense": self._named(defense),
             **settings,
         }
@@ -328,8 +333,12 @@ class Simulation:
             return {"schedule": self._refer(lambda lr, rounds: rate)}  # noqa: ARG005
         return {"schedule": "constant", "lr": float(given)}
 
-    def _loss(self, given: Loss | None) -> dict[str, Any]:
-        return {} if given is None else {"loss": importable_name(given) or self._refer(given)}
+    def _functions(self, loss: Loss | None, metric: str | MetricFunction | None) -> dict[str, Any]:
+        given = {key: each for key, each in (("loss", loss), ("metric", metric)) if each is not None}
+        return {
+            key: each if isinstance(each, str) else importable_name(each) or self._refer(each)
+            for key, each in given.items()
+        }
 
 
 def _threat(given: float | ThreatModel | Mapping[str, Any]) -> dict[str, Any]:

@@ -37,14 +37,15 @@ class Arrays:
 
     name: str
     x_train: Any  # uint8 [N, H, W, C]; text: [N, T]; features: [N, ...], or a tuple or dict of such arrays
-    y_train: IntArray  # [N]; text: [N, T], the token that follows, IGNORED where none does
+    y_train: Any  # int64 [N]; text: [N, T], the token that follows, IGNORED where none does; others: `core.target`
     x_test: Any  # [M, H, W, C]
-    y_test: IntArray  # [M]
+    y_test: Any  # [M]
     classes: tuple[str, ...]  # text: the vocabulary
     mean: tuple[float, ...]  # of x / 255, per channel; () if examples are not images
     std: tuple[float, ...]
     users: IntArray | None = None  # [N], the author of each training example, if known
     scales: tuple[Scale | None, ...] = ()  # of features, one for each input; () if they are taken as they are
+    target: str = ""  # a kind of `core.target.TARGETS`; "": classes, tokens if an example has several, values if floats
 
     @property
     def is_image(self) -> bool:
@@ -54,7 +55,16 @@ class Arrays:
     @property
     def is_text(self) -> bool:
         """Whether examples are sequences of tokens, with a target for each token."""
-        return self.y_train.ndim == 2
+        return self.target_kind == "tokens"
+
+    @property
+    def target_kind(self) -> str:
+        """The kind of the targets, one of `core.target.TARGETS`."""
+        if self.target:
+            return self.target
+        if self.y_train.dtype.kind == "f":
+            return "values"
+        return "tokens" if self.y_train.ndim == 2 else "classes"
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,12 +24,12 @@ from sparsefed.data import frames, limits
 from sparsefed.data.features import check_normalise, each_input, features, inputs_of, mean_and_std, several, wanted_of
 from sparsefed.data.moments import moments
 from sparsefed.data.record import DamagedError, DataSet, printable
+from sparsefed.data.targets import numbered, targets
 
 if TYPE_CHECKING:
     from sparsefed.core.types import Arrays, IntArray, UInt8Array
 
 Size = tuple[int, int]  # height, width
-MOST_CLASSES = 10**6
 IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 
 
@@ -38,7 +38,7 @@ class Examples:
     """Examples as given: inputs, labels, and the users they belong to."""
 
     x: Any  # images [N, H, W], [N, H, W, C] or [N, C, H, W]; a table [N, columns]; a tuple or dict of arrays
-    y: Any  # [N] numbers or names
+    y: Any  # [N] numbers or names; or what `Reading.target` says
     users: Any = None  # [N] numbers or names
 
 
@@ -49,6 +49,7 @@ class Reading:
     test_share: float = 0.2
     normalise: Any = None  # None: images by the training data, anything else not at all
     images: bool | None = None  # None: arrays of 3 or 4 dimensions are images
+    target: str | None = None  # None: classes
 
 
 USUAL_READING = Reading()
@@ -65,13 +66,14 @@ def from_arrays(
     *,
     normalise: Any = None,
     images: bool | None = None,
+    target: str | None = None,
 ) -> DataSet:
     """Make a data set from arrays, tensors or lists: examples, labels and the users they belong to.
 
     Args:
         x: Images, a table [N, columns], any array [N, ...] with `images=False`, or a tuple or dict of arrays for a
             model of several inputs. Memory-mapped arrays stay in their files.
-        y: The label of each example, a number or a name.
+        y: The label of each example, a number or a name; or what `target` says.
         users: The owner of each example, a number or a name, for the partition by_user.
         test: (examples, labels) to test with; without it a `test_share` of the examples.
         classes: The names of the classes, in order; by default those that occur.
@@ -80,13 +82,15 @@ def from_arrays(
         normalise: "none"; "train", by mean and standard deviation of the training data along the last axis; or
             (mean, std). A dict chooses by input. By default images are normalised by the training data, nothing else.
         images: Whether arrays of 3 or 4 dimensions are images; False: they are features, taken as they are.
+        target: What y is: "classes" (the default); "binary", yes or no; "labels", several of these for each example
+            [N, L]; "values", numbers to predict [N] or [N, K]; "tokens", one for each token [N, T].
 
     >>> DATA = from_arrays(np.zeros((10, 8, 8), np.uint8), ["cat", "dog"] * 5, users=[1, 2, 3, 4, 5] * 2)
     >>> DATA.read(None).classes
     ('cat', 'dog')
     """
     examples = Examples(x, y, users)
-    reading = Reading(test_share, normalise, images)
+    reading = Reading(test_share, normalise, images, target)
     return _dataset(name, lambda: (examples, None if test is None else Examples(*test), classes), reading)
 
 
@@ -121,7 +125,7 @@ def from_folder(
 
 def from_frame(
     frame: Any,
-    label: str,
+    label: frames.Columns,
     columns: frames.Columns | None = None,
     user: str | None = None,
     test: Any = None,
@@ -130,12 +134,13 @@ def from_frame(
     name: str = "own data",
     *,
     normalise: Any = None,
+    target: str | None = None,
 ) -> DataSet:
     """Make a data set from a pandas or polars frame.
 
     Args:
         frame: The training rows, or all rows if there is no `test`.
-        label: The column of labels.
+        label: The column of labels or values; several columns for several of them.
         columns: The columns of features, all numbers; by default every column but label and user.
         user: The column that names each row's owner.
         test: Another frame to test with; without it a `test_share` of the rows.
@@ -143,6 +148,7 @@ def from_frame(
         test_share: The share of the rows to test with if there is no `test`.
         name: What reports call the data.
         normalise: As in `from_arrays`.
+        target: As in `from_arrays`.
     """
 
     def examples() -> tuple[Examples, Examples | None, Sequence[str] | None]:
@@ -157,7 +163,7 @@ def from_frame(
             classes,
         )
 
-    return _dataset(name, examples, Reading(test_share, normalise, False))
+    return _dataset(name, examples, Reading(test_share, normalise, False, target))
 
 
 def from_dataset(
@@ -172,6 +178,7 @@ def from_dataset(
     *,
     normalise: Any = None,
     images: bool | None = None,
+    target: str | None = None,
 ) -> DataSet:
     """Make a data set from a `torch.utils.data.Dataset` whose items are (input, target), or (inputs..., target).
 
@@ -188,7 +195,7 @@ def from_dataset(
         assert train is not None
         return Examples(train.x, train.y, users), tested, classes or getattr(dataset, "classes", None)
 
-    return _dataset(name, examples, Reading(test_share, normalise, images), size)
+    return _dataset(name, examples, Reading(test_share, normalise, images, target), size)
 
 
 def from_huggingface(
@@ -204,6 +211,7 @@ def from_huggingface(
     *,
     columns: frames.Columns | None = None,
     normalise: Any = None,
+    target: str | None = None,
 ) -> DataSet:
     """Make a data set from a `datasets.Dataset`, or from a dict with "train" and perhaps "test"; columns are named.
 
@@ -225,7 +233,7 @@ def from_huggingface(
 
         return read(first, user), None if second is None else read(second, None), _label_names(first, label)
 
-    return _dataset(name, examples, Reading(test_share, normalise, None if columns is None else False), size)
+    return _dataset(name, examples, Reading(test_share, normalise, None if columns is None else False, target), size)
 
 
 # --- from examples to arrays -----------------------------------------------------------------------------------------
@@ -271,25 +279,25 @@ def arrays(
     """Check everything and convert it to the arrays that the engines take."""
     from sparsefed.core.types import Arrays
 
-    x, labels = _inputs(name, train.x, reading), _labels(name, train.y)
+    x, y = _inputs(name, train.x, reading), targets(name, reading.target, train.y)
     count = _examples(name, x)
-    _same_length(name, "labels", labels, count)
+    single = reading.target in (None, "classes", "binary")
+    _same_length(name, "labels", y, count, single)
     users = None if train.users is None else _numbered(np.asarray(train.users))
     if users is not None:
         _same_length(name, "users", users, count)
     if test is None:
         _refuse_mapped(name, train.x)
-        x, labels, users, x_test, labels_test = _cut(name, x, labels, users, reading.test_share)
+        x, y, users, x_test, y_test = _cut(name, x, y, users, reading.test_share)
     else:
-        x_test, labels_test = _inputs(name, test.x, reading), _labels(name, test.y)
-        _same_length(name, "test labels", labels_test, _examples(name, x_test))
+        x_test, y_test = _inputs(name, test.x, reading), targets(name, reading.target, test.y)
+        _same_length(name, "test labels", y_test, _examples(name, x_test), single)
     x_test = _alike(name, x, x_test)
-    known = _classes(name, labels, labels_test) if classes is None else tuple(classes)
-    if not all(isinstance(each, str) for each in known) or len(set(known)) < len(known):
-        raise DataError(f"{name}: classes must be different names, but they are {known}")
+    if y.shape[1:] != y_test.shape[1:]:
+        raise DataError(f"{name}: training targets are {list(y.shape[1:])}, test targets {list(y_test.shape[1:])}")
+    y, y_test, known = numbered(name, reading.target, y, y_test, classes)
     mean, std, scales = _normalisation(name, x, reading)
-    y, y_test = (_indices(name, each, known) for each in (labels, labels_test))
-    return Arrays(name, x, y, x_test, y_test, known, mean, std, users, scales)
+    return Arrays(name, x, y, x_test, y_test, known, mean, std, users, scales, reading.target or "")
 
 
 def _inputs(name: str, given: Any, reading: Reading) -> Any:
@@ -347,25 +355,6 @@ def _normalisation(name: str, x: Any, reading: Reading) -> tuple[Any, Any, Any]:
     return (), (), tuple(each and Scale(*each) for each in found) if any(found) else ()
 
 
-def _labels(name: str, given: Any) -> Any:
-    """Return labels as whole numbers or names [N]."""
-    labels = np.asarray(given)
-    if labels.dtype.kind == "O" and labels.ndim == 1:
-        stray = next((row for row, label in enumerate(labels.tolist()) if not isinstance(label, int | str)), None)
-        if stray is not None:
-            raise DataError(
-                f"{name}: row {stray} has the label {labels[stray]!r:.40}; give whole numbers from 0 or names"
-            )
-        labels = np.array(labels.tolist())
-    if labels.dtype.kind == "S":
-        labels = np.char.decode(labels, "utf-8")
-    if labels.dtype.kind not in "iubU":
-        raise DataError(f"{name}: labels must be whole numbers from 0 or names, but they are {labels.dtype}")
-    if labels.dtype.kind == "U" and not all(label.isprintable() for label in labels.ravel().tolist()):
-        raise DataError(f"{name}: labels must be printable names; rename those with control characters")
-    return labels
-
-
 def _images(name: str, x: Any) -> UInt8Array:
     """Return images as uint8 [N, H, W, C], copied only where necessary."""
     if x.ndim == 3:
@@ -398,8 +387,8 @@ def _images(name: str, x: Any) -> UInt8Array:
     return image
 
 
-def _same_length(name: str, what: str, array: Any, n: int) -> None:
-    if array.shape != (n,):
+def _same_length(name: str, what: str, array: Any, n: int, flat: bool = True) -> None:
+    if array.shape[:1] != (n,) or (flat and array.ndim > 1):
         raise DataError(
             f"{name}: there are {n} examples, but the {what} have the shape {list(array.shape)}; give one each"
         )
@@ -408,34 +397,6 @@ def _same_length(name: str, what: str, array: Any, n: int) -> None:
 def _numbered(given: Any) -> IntArray:
     """Number the names 0, 1, ... in sorted order."""
     return np.unique(given, return_inverse=True)[1].astype(np.int64)
-
-
-def _classes(name: str, labels: Any, more: Any) -> tuple[str, ...]:
-    if labels.dtype.kind != more.dtype.kind and "U" in labels.dtype.kind + more.dtype.kind:
-        raise DataError(f"{name}: training labels are {labels.dtype}, test labels {more.dtype}; give the same kind")
-    if labels.dtype.kind != "U":
-        largest = int(max(labels.max(), more.max()))
-        if largest >= MOST_CLASSES:
-            raise DataError(f"{name}: there is a label {largest}; number the classes from 0, or give their names")
-        return tuple(str(i) for i in range(largest + 1))
-    return tuple(sorted({str(label) for label in np.concatenate([labels, more]).tolist()}))
-
-
-def _indices(name: str, labels: Any, classes: tuple[str, ...]) -> IntArray:
-    if labels.dtype.kind == "U":
-        place = {label: i for i, label in enumerate(classes)}
-        stray = sorted(set(labels.tolist()) - place.keys())
-        if stray:
-            raise DataError(f"{name}: " + unknown("label", str(stray[0]), classes))
-        return np.array([place[label] for label in labels.tolist()], np.int64)
-    wrong = np.flatnonzero((labels < 0) | (labels >= len(classes)))
-    if len(wrong):
-        raise DataError(
-            f"{name}: row {wrong[0]} has the label {labels[wrong[0]]}; labels must be whole numbers from 0 to "
-            f"{len(classes) - 1}, one for each of the classes"
-        )
-    whole: IntArray = labels.astype(np.int64)
-    return whole
 
 
 def _cut(name: str, x: Any, y: Any, users: IntArray | None, share: float) -> tuple[Any, Any, Any, Any, Any]:
