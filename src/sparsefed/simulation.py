@@ -18,8 +18,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from sparsefed import config as configs
 from sparsefed import runs
@@ -28,11 +28,12 @@ from sparsefed.config import Config, live
 from sparsefed.core.choice import Chosen, importable_name
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.round import Metrics, RoundReport, ServerState
+from sparsefed.core.target import MetricFunction
 from sparsefed.core.task import Loss, load_flat
 from sparsefed.core.threat import ThreatModel
 from sparsefed.core.types import Arrays, Defense, Partition
 from sparsefed.data import DataSet
-from sparsefed.data.own import from_arrays
+from sparsefed.data.own import from_arrays, from_dataset
 from sparsefed.models.weights import StateDict
 from sparsefed.trackers import Tracker, scalars
 from sparsefed.trust import consent
@@ -45,14 +46,19 @@ class Simulation:
 
     Args:
         model: A module (its weights are the initial ones), a name such as "cnn", or a builder (shape, classes).
-        data: A name such as "fmnist", an `Arrays` or `DataSet` record, or (x, y) or (x, y, x_test, y_test) as arrays or
-            tensors; without a test set a fifth of the examples becomes one.
+        data: A name such as "fmnist", an `Arrays` or `DataSet` record (`sparsefed.data.own` makes them of frames,
+            folders, mapped files), a torch `Dataset`, or (x, y) or (x, y, x_test, y_test) as arrays or
+            tensors of any dtype and shape; without a test set a fifth of the examples becomes one. A tuple or dict as x
+            stands for several inputs of the model.
         defense: A rule (`defenses.krum(f=2)`), a name, your own function, or a complete `Defense`.
         attack: An attack (`attacks.pgd()`), a name, or your own function; None: no attack.
         threat: The compromised devices: a share of all devices, or a `ThreatModel`.
         partition: The owners of the examples (`partitions.dirichlet(alpha=0.1)`), a name, or a `Partition`.
         schedule: The learning rate: a number, a schedule (`schedules.cosine(lr=0.1)`), or a function of the round.
-        loss: (outputs, targets) -> the loss of each example; by default cross-entropy.
+        loss: (outputs, targets) -> the loss of each example; by default that of the data's targets: cross-entropy, for
+            yes or no the logistic loss, for values the squared error.
+        metric: The metric to judge by, such as "balanced_accuracy", "auc" or "mean_absolute_error", or a function
+            (outputs, targets) -> a number, larger is better and 1 perfect; by default that of the targets.
         weights: The initial weights, to train on from a pretrained model: the path of a safetensors file, or a state
             dict; by default the module's own. Parameters that require no gradient are never changed.
         rounds: Number of rounds.
@@ -71,7 +77,7 @@ class Simulation:
     def __init__(
         self,
         model: nn.Module | str | Callable[..., nn.Module] | Chosen,
-        data: str | Arrays | DataSet | tuple[Any, ...],
+        data: str | Arrays | DataSet | Dataset[Any] | tuple[Any, ...],
         *,
         defense: Chosen | Defense | str | Mapping[str, Any] | Callable[..., Any] = "undefended",
         attack: Chosen | str | Mapping[str, Any] | Callable[..., Any] | None = None,
@@ -79,6 +85,7 @@ class Simulation:
         partition: Chosen | Partition | str | Callable[..., Partition] = "iid",
         schedule: float | Chosen | Callable[[int], float] | str | None = None,
         loss: Loss | None = None,
+        metric: str | MetricFunction | None = None,
         weights: str | Path | Mapping[str, Tensor] | None = None,
         rounds: int = 100,
         cohort: int = 100,
@@ -96,7 +103,7 @@ class Simulation:
             "rounds": rounds,
             "data": {**self._data(data), **self._partition(partition, devices), **(data_options or {})},
             "model": {**self._named(model), **self._weights(weights)},
-            "train": {"cohort": cohort, **self._schedule(schedule), **self._loss(loss), **(train or {})},
+            "train": {"cohort": cohort, **self._schedule(schedule), **self._functions(loss, metric), **(train or {})},
             "defense": self._named(defense),
             **settings,
         }
@@ -301,8 +308,10 @@ class Simulation:
         if isinstance(given, tuple):
             if len(given) not in (2, 4):
                 raise ConfigError(f"data is a tuple of {len(given)}; give (x, y), or (x, y, x_test, y_test)")
-            x, y, *test = (np.asarray(part) for part in given)
+            x, y, *test = given
             given = from_arrays(x, y, test=(test[0], test[1]) if test else None)
+        elif isinstance(given, Dataset):
+            given = from_dataset(given)
         return {"name": self._refer(given)}
 
     def _partition(self, given: Any, devices: int | None) -> dict[str, Any]:
@@ -333,8 +342,12 @@ class Simulation:
             return {}
         return {"weights": str(given) if isinstance(given, str | Path) else self._refer(StateDict(given))}
 
-    def _loss(self, given: Loss | None) -> dict[str, Any]:
-        return {} if given is None else {"loss": importable_name(given) or self._refer(given)}
+    def _functions(self, loss: Loss | None, metric: str | MetricFunction | None) -> dict[str, Any]:
+        given = {key: each for key, each in (("loss", loss), ("metric", metric)) if each is not None}
+        return {
+            key: each if isinstance(each, str) else importable_name(each) or self._refer(each)
+            for key, each in given.items()
+        }
 
 
 def _threat(given: float | ThreatModel | Mapping[str, Any]) -> dict[str, Any]:

@@ -364,8 +364,8 @@ def test_federations_that_cannot_be_are_refused() -> None:
             federation(partition, 10, n=n)
     with pytest.raises(ConfigError, match="made for more than these 9"):
         federation(partition, 9)
-    with pytest.raises(ConfigError, match=r"torch\.float32"):
-        federate(torch.zeros(10, 2), torch.zeros(10), partition, uniform, 1, ThreatModel(), 0)
+    with pytest.raises(ConfigError, match=r"torch\.float64"):
+        federate(torch.zeros(10, 2), torch.zeros(10, dtype=torch.float64), partition, uniform, 1, ThreatModel(), 0)
 
 
 # --- who is malicious ---

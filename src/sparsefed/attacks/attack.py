@@ -56,6 +56,11 @@ class Attacker:
     place: int = LAST  # order in an audit among the attacks on the same goal: those with most knowledge first
     weaker: bool = False  # another attack can do all that it does: audited only on request
     search: Mapping[str, str | None] = field(default_factory=dict)  # "LOW:HIGH" for tune; None: left alone
+    kinds: tuple[str, ...] = ()  # of targets (`core.target`) for which the method has a meaning; (): for all
+
+    def fits(self, kind: str) -> bool:
+        """Return whether the attack, with its goal, has a meaning for this kind of targets."""
+        return all(not only or kind in only for only in (self.kinds, getattr(self.goal, "kinds", ())))
 
     def __post_init__(self) -> None:
         for name in ("method", "goal"):  # store the bare functions
@@ -110,6 +115,7 @@ def attack(
     weaker: bool = False,
     search: Mapping[str, str | None] | None = None,
     name: str = "",
+    kinds: tuple[str, ...] = (),
 ) -> Callable[[Callable[Concatenate[G_contra, P], Any]], AttackFunction[G_contra, P]]:
     """Return a decorator that makes an attack of a method or of a crafting function.
 
@@ -123,7 +129,7 @@ def attack(
         def chosen(goal: Goal | Chosen | None = None, *args: Any, **given: Any) -> ChosenAttack:
             return choose(chosen, goal, *args, **given)
 
-        info = Attacker(method, paper, goal, frozenset(needs), otherwise, place, weaker, search or {})
+        info = Attacker(method, paper, goal, frozenset(needs), otherwise, place, weaker, search or {}, kinds)
         chosen.__dict__.update(info=info, bare=method, __wrapped__=method, __signature__=_signature(method))
         chosen.__name__ = chosen.__qualname__ = name or method.__name__
         return cast("AttackFunction[G_contra, P]", chosen)

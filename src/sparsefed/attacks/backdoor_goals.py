@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsefed.attacks.goal_types import Goal, Scene, Stamp, goal
+from sparsefed.attacks.goal_types import Goal, Scene, Stamp, goal, meant_for
 from sparsefed.attacks.label_goals import Source, Target, one_label
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.rng import rng
@@ -27,6 +27,7 @@ Into = Annotated[int, "the class that whatever carries the trigger should be cal
 
 
 @goal
+@meant_for("classes", "binary")
 def patch(
     scene: Scene,
     *,
@@ -47,6 +48,7 @@ def patch(
 
 
 @goal
+@meant_for("classes", "binary")
 def bars(
     scene: Scene,
     *,
@@ -70,6 +72,7 @@ def bars(
 
 
 @goal
+@meant_for("classes", "binary")
 def edge(
     scene: Scene,
     *,
@@ -86,6 +89,10 @@ def edge(
     here they are the tail of the data itself, by the distance in pixels from the mean of the training examples.
     """
     one_label(scene)
+    if not isinstance(scene.x_train, Tensor):
+        raise ConfigError(
+            "edge cases are found by distance in one input, but these examples have several; use 'semantic'"
+        )
     _check_class(scene, "source", source)
     _check_class(scene, "target", target)
     if source == target:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsefed.attacks.goal_types import Goal, Scene, goal
+from sparsefed.attacks.goal_types import Goal, Scene, goal, meant_for
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.rng import rng
 from sparsefed.core.types import IGNORED
@@ -25,6 +25,7 @@ from sparsefed.data.formats.tokens import SPECIAL, characters, words
 
 
 @goal
+@meant_for("tokens")
 def continuation(
     scene: Scene,
     *,

@@ -9,7 +9,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, cast
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar, cast
 
 from torch import Tensor
 
@@ -18,6 +18,7 @@ from sparsefed.core.signatures import check_arguments
 
 Stamp = Callable[[Tensor], Tensor]  # raw examples -> these examples with the trigger
 P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Scene(NamedTuple):
@@ -30,6 +31,7 @@ class Scene(NamedTuple):
     classes: int
     seed: int
     words: tuple[str, ...] = ()  # text: the vocabulary, its special tokens first
+    target: str = "classes"  # what the labels are, a kind of `core.target`
 
 
 @dataclass(frozen=True)
@@ -37,12 +39,13 @@ class Goal:
     """Points and the labels that the attackers want for them."""
 
     x: Tensor  # raw examples [s, ...] that the attackers train with
-    y: Tensor  # int64 [s], the labels wanted (text: [s, T])
+    y: Tensor  # int64 [s], the labels wanted (text: [s, T]); float32 where numbers are predicted
     test_x: Tensor  # examples on which success is measured
     test_y: Tensor
     positions: Tensor  # int64: test points that test accuracy leaves out
     stamp: Stamp | None = None  # puts the trigger on an example, if there is one
     target: int | None = None  # the wanted class, if there is one
+    tolerance: float | None = None  # of numbers: how near a prediction must be to count as success
 
 
 class GoalFunction(Protocol[P]):
@@ -68,6 +71,16 @@ def goal(builder: Callable[Concatenate[Scene, P], Goal]) -> GoalFunction[P]:
     own = list(inspect.signature(builder).parameters.values())[1:]
     chosen.__dict__.update(bare=builder, __signature__=inspect.Signature(own, return_annotation="Chosen"))
     return cast("GoalFunction[P]", chosen)
+
+
+def meant_for(*kinds: str) -> Callable[[T], T]:
+    """Return a decorator that records for which kinds of targets (`core.target`) a goal has a meaning; else for all."""
+
+    def decorate(builder: T) -> T:
+        builder.__dict__["kinds"] = kinds
+        return builder
+
+    return decorate
 
 
 def untargeted(scene: Scene) -> None:

@@ -32,11 +32,12 @@ from sparsefed.core.types import IGNORED
     paper="Tolpegin et al. 2020, Data Poisoning Attacks Against Federated Learning Systems",
     needs=OWN,
     place=12,
+    kinds=("classes", "binary", "labels", "tokens"),
 )
 def label_flip(
     goal: Goal | None,  # noqa: ARG001
     *,
-    classes: Annotated[int, "C, how many classes there are"] = 10,
+    classes: Annotated[int, "C, how many classes there are; by default those of the data"] = 10,
     shift: Annotated[int | None, "label y becomes (y + shift) mod C; without it, C - 1 - y"] = None,
     boost: Boost = 1.0,
 ) -> Attack:

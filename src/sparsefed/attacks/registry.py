@@ -85,12 +85,21 @@ def equip(
     """Return the goal in this scene, and the attack that serves it, with the parameters of both."""
     attacker = attack_info(attacker)
     check_parameters(name, attacker, given)
+    if "classes" not in given and any(p.name == "classes" for p in parameters(attacker.method, 1)):
+        given = {**given, "classes": scene.classes}
     after = {p.name for p in parameters(attacker.goal, 1)}
     goal = attacker.goal(scene, **{key: value for key, value in given.items() if key in after})
     made: Attack | Craft = attacker.method(goal, **{key: value for key, value in given.items() if key not in after})
     if not callable(made):
         raise ConfigError(f"{name} makes a thing of type {type(made).__name__}; it must return an Attack")
     return goal, made if isinstance(made, Attack) else Attack(made)
+
+
+def require_meaning(name: str, attacker: Attacker | Callable[..., Any], kind: str, title: str) -> None:
+    """Raise ConfigError for an attack without a meaning for this kind of targets; name those that have one."""
+    if not attack_info(attacker).fits(kind):
+        able = [known for known, attack in ATTACKS.items() if attack_info(attack).fits(kind)]
+        raise ConfigError(f"{name} has no meaning for a task with {title}; these have: {', '.join(able)}")
 
 
 def check_parameters(name: str, attacker: Attacker, given: Mapping[str, Any]) -> None:

@@ -14,16 +14,18 @@ from torch import Tensor, nn
 
 from sparsefed import data
 from sparsefed.attacks import NEEDS, Attack, Goal, Scene, equip
+from sparsefed.attacks.registry import require_meaning
 from sparsefed.config import lookup as names
 from sparsefed.config.schema import Config, TrainTable
 from sparsefed.core.dtypes import computed_in
 from sparsefed.core.engine import LocalPlan, steps_taken
 from sparsefed.core.errors import ConfigError, quoted
 from sparsefed.core.federation import SAMPLING, Federation, federate, rounds_per_epoch
-from sparsefed.core.metrics import class_accuracies
+from sparsefed.core.inputs import Prepare, as_tensors, image_normaliser, preparation, shape_of
 from sparsefed.core.rng import integer_seed, rng
 from sparsefed.core.round import Metrics, RoundReport, RoundSetup, ServerState, simulate, start
-from sparsefed.core.task import Task, differentiator, evaluator, image_normaliser, make_task
+from sparsefed.core.target import Score, chance, measures, outputs_for, score_of, target_of
+from sparsefed.core.task import Task, differentiator, evaluator, make_task
 from sparsefed.core.types import Arrays, Batch, Defense, Partition
 from sparsefed.data.augment import AUGMENTATIONS
 from sparsefed.data.partitions.summary import packed, portrait
@@ -112,27 +114,39 @@ def build(config: Config, load: Callable[[data.DataSet], Arrays] = data.load) ->
         plan=_plan(config),
         local_lr=config.train.local_lr,
     )
-    evaluate = _evaluation(task, arrays, dtype, goal)
+    score = score_of(task.target, *names.metric(config))
+    evaluate = _evaluation(task, arrays, dtype, goal, score)
     return BuiltSimulation(
-        config, setup, task.initial(), evaluate, _facts(config, arrays, federation, goal), task, config.rounds
+        config, setup, task.initial(), evaluate, _facts(config, arrays, federation, goal, score), task, config.rounds
     )
 
 
 def _task(config: Config, arrays: Arrays) -> Task:
     _check_kind(config, arrays)
-    shape = arrays.x_train.shape[1:]
+    shape = shape_of(arrays.x_train)
     with torch.random.fork_rng(devices=[]):  # layers draw their initial weights from torch's own generator
         torch.default_generator.manual_seed(integer_seed(config.seed, "model"))
-        module = _built(config, (shape[2], *shape[:2]) if arrays.is_image else shape, len(arrays.classes))
+        module = _built(config, (shape[2], *shape[:2]) if arrays.is_image else shape, outputs_for(arrays))
     if (weights := names.weights(config)) is not None:
         module = with_weights(module, weights)
-    prepare = image_normaliser(arrays.mean, arrays.std) if arrays.is_image else None
-    return make_task(module, prepare, names.loss(config))
+    return make_task(module, _preparation(arrays), names.loss(config), target_of(arrays))
+
+
+def _preparation(arrays: Arrays) -> Prepare | None:
+    if arrays.is_image:
+        return image_normaliser(arrays.mean, arrays.std)
+    inputs = len(arrays.x_train) if isinstance(arrays.x_train, tuple | dict) else 1
+    return preparation(arrays.scales or (None,) * inputs) if arrays.scales or inputs > 1 else None
 
 
 def _check_kind(config: Config, arrays: Arrays) -> None:
     """Refuse a registered model that was made for the other kind of data."""
     name = config.model.name
+    if name in MODELS and isinstance(arrays.x_train, tuple | dict):
+        raise ConfigError(
+            f"model {name} takes one input, but {arrays.name} has {len(arrays.x_train)}; give a module or a builder of "
+            "your own that takes them all"
+        )
     fitting = [model for model in MODELS if model_info(MODELS[model]).text == arrays.is_text]
     if name in MODELS and name not in fitting:
         kind, other = ("text", "images") if arrays.is_text else ("images", "text")
@@ -178,7 +192,7 @@ def _federation(config: Config, arrays: Arrays) -> Federation:
             f"data.augment = '{config.data.augment}' is for images, but {arrays.name} is {kind}; leave it out"
         )
     augment = names.resolve("augmentation", config.data.augment, AUGMENTATIONS)
-    x, y = torch.from_numpy(arrays.x_train), torch.from_numpy(arrays.y_train)
+    x, y = as_tensors(arrays.x_train), torch.from_numpy(arrays.y_train)
     return federate(
         x, y, deal(config, arrays), sample, config.train.cohort, names.threat_model(config), config.seed, augment
     )
@@ -230,17 +244,24 @@ def _root(config: Config, arrays: Arrays) -> Batch | None:
     if size > len(arrays.y_train):
         raise ConfigError(f"data.root is {size}, but there are only {len(arrays.y_train)} training examples")
     chosen = np.sort(rng(config.seed, "root").choice(len(arrays.y_train), size, replace=False))
-    x, y = torch.from_numpy(arrays.x_train[chosen]), torch.from_numpy(arrays.y_train[chosen])
-    return Batch(x, y, np.array([size]))
+    x, y = as_tensors(arrays.x_train), torch.from_numpy(arrays.y_train)
+    return Batch(x[torch.from_numpy(chosen)], y[torch.from_numpy(chosen)], np.array([size]))
 
 
 def _attack(config: Config, arrays: Arrays) -> tuple[Goal | None, Attack | None]:
     table = config.attack
     if table is None:
         return None, None
-    x, y, x_test, y_test = map(torch.from_numpy, (arrays.x_train, arrays.y_train, arrays.x_test, arrays.y_test))
-    scene = Scene(x, y, x_test, y_test, len(arrays.classes), config.seed, arrays.classes if arrays.is_text else ())
-    goal, attack = equip(f"attack {table.name}", names.attacker(table), scene, table.params)
+    x, y, x_test, y_test = map(as_tensors, (arrays.x_train, arrays.y_train, arrays.x_test, arrays.y_test))
+    words, target, attacker = arrays.classes if arrays.is_text else (), target_of(arrays), names.attacker(table)
+    if target.kind in ("binary", "labels", "values"):  # goals refuse text and classes themselves, with more words
+        require_meaning(f"attack {table.name}", attacker, target.kind, target.title)
+    scene = Scene(x, y, x_test, y_test, len(arrays.classes), config.seed, words, target.kind)
+    goal, attack = equip(f"attack {table.name}", attacker, scene, table.params)
+    if goal is not None and target.kind == "values" and goal.tolerance is None:
+        raise ConfigError(
+            f"the goal of attack {table.name} has no tolerance; say how near to a value counts as success"
+        )
     missing = [need for need in NEEDS if need in attack.needs and need not in config.threat.knowledge]
     if missing:
         raise ConfigError(
@@ -250,18 +271,22 @@ def _attack(config: Config, arrays: Arrays) -> tuple[Goal | None, Attack | None]
     return goal, attack
 
 
-def _facts(config: Config, arrays: Arrays, federation: Federation, goal: Goal | None) -> Metrics:
-    """Return the facts of the task: examples, rounds per epoch, classes, chance level, partition summary.
+def _facts(config: Config, arrays: Arrays, federation: Federation, goal: Goal | None, score: Score) -> Metrics:
+    """Return the facts of the task: examples, rounds per epoch, classes, chance level, score, partition summary.
 
     Under attack, also the number of points attacked and the share of the devices that are compromised.
     """
+    target, y = target_of(arrays), torch.from_numpy(arrays.y_test)
     threat = config.threat
     share = len(federation.malicious) / federation.device_count
     epoch = rounds_per_epoch(federation.device_count, federation.n)
     facts: dict[str, Any] = {"examples": int(federation.partition.offsets[-1]), "epoch": epoch}
-    if arrays.y_test.ndim == 1:
-        frequent = np.bincount(arrays.y_test).max() / len(arrays.y_test)
-        facts |= {"classes": list(arrays.classes), "chance": float(frequent)}
+    if target.has_classes:
+        facts["classes"] = list(arrays.classes)
+    if (level := chance(target, score, y)) is not None:
+        facts["chance"] = level
+    if score.key != "test_accuracy":
+        facts |= {"score": score.key, "score_title": score.title}
     dealt = portrait(federation.partition, arrays.y_train, len(arrays.classes), PORTRAYED)
     facts |= {"partition": packed(dealt)}
     if config.attack is not None:
@@ -269,12 +294,14 @@ def _facts(config: Config, arrays: Arrays, federation: Federation, goal: Goal | 
     return facts if goal is None else {**facts, "attack_points": len(goal.test_y)}
 
 
-def _evaluation(task: Task, arrays: Arrays, dtype: torch.dtype, goal: Goal | None) -> Callable[[Tensor], Metrics]:
-    """Return a function from a model to test loss, accuracy off the attacked points, and attack accuracy."""
+def _evaluation(
+    task: Task, arrays: Arrays, dtype: torch.dtype, goal: Goal | None, score: Score
+) -> Callable[[Tensor], Metrics]:
+    """Return a function from a model to test loss, metrics off the attacked points, and attack accuracy."""
     # Limit a batch by its outputs: text has a score for each word at each position.
-    scores = len(arrays.classes) * arrays.y_test[0].size
-    evaluate = evaluator(task, dtype, min(1000, max(1, SCORES // scores)))
-    x, y = torch.from_numpy(arrays.x_test), torch.from_numpy(arrays.y_test)
+    scores = max(1, len(arrays.classes)) * arrays.y_test[0].size
+    evaluate = evaluator(task, dtype, min(1000, max(1, SCORES // scores)), score.needs_outputs)
+    x, y = as_tensors(arrays.x_test), torch.from_numpy(arrays.y_test)
     clean = torch.ones(len(y), dtype=torch.bool)
     if goal is not None:
         clean[goal.positions] = False
@@ -282,13 +309,13 @@ def _evaluation(task: Task, arrays: Arrays, dtype: torch.dtype, goal: Goal | Non
 
     def metrics(theta: Tensor) -> Metrics:
         test = evaluate(theta, x, y)
-        found: dict[str, Any] = {"test_loss": test.loss, "test_accuracy": test.accuracy(y)}
-        if y.dim() == 1:
-            found["class_accuracy"] = class_accuracies(test.predictions, y, len(arrays.classes))
+        found = {"test_loss": test.loss, **measures(task.target, score, test.predictions, y, len(arrays.classes))}
         if arrays.is_text:
             found["test_perplexity"] = float(torch.tensor(test.loss, dtype=torch.float64).exp())
         if goal is not None:
-            found["attack_accuracy"] = evaluate(theta, goal.test_x, goal.test_y).accuracy(goal.test_y)
+            outputs = evaluate(theta, goal.test_x, goal.test_y).predictions
+            reached = task.target.predict(outputs) if outputs.is_floating_point() else outputs
+            found["attack_accuracy"] = task.target.success(reached, goal.test_y, goal.tolerance)
         return found
 
     return metrics

@@ -18,6 +18,7 @@ from sparsefed.core.errors import ConfigError, unknown
 from sparsefed.core.federation import SAMPLING
 from sparsefed.core.schedule import SCHEDULES, Schedule, peak_share
 from sparsefed.core.signatures import check_arguments, parameters
+from sparsefed.core.target import TARGETS, TITLES, MetricFunction, score_of, target_of
 from sparsefed.core.task import Loss
 from sparsefed.core.threat import WHO, ThreatModel, malicious_ids
 from sparsefed.core.types import Arrays, Defense, Partition
@@ -69,6 +70,7 @@ def check(config: Config) -> None:
     function("engine", config.train.engine, ENGINES)
     schedule(config)
     loss(config)
+    metric(config)
     _check_local(config.train)
     check_arguments(f"model {config.model.name}", model(config), config.model.params, skip=2)
     defense(config)
@@ -190,8 +192,22 @@ def weights(config: Config) -> StateDict | None:
 
 
 def loss(config: Config) -> Loss | None:
-    """Return the user's loss function, or None for cross-entropy."""
+    """Return the user's loss function, or None for the default of the targets."""
     return None if config.train.loss is None else function("loss", config.train.loss, {})
+
+
+def metric(config: Config) -> tuple[str | None, MetricFunction | None]:
+    """Return the name of a listed metric, or the user's own function; neither for the default of the targets."""
+    name = config.train.metric
+    known = {metric: None for target in TARGETS.values() for metric in target.metrics}
+    return (name, None) if name is None or name in known else (None, function("metric", name, known))  # type: ignore[arg-type]
+
+
+def score_title(config: Config) -> str:
+    """Return the name of the metric that a config's runs are judged by; data of the user's own are loaded for it."""
+    if ":" not in config.data.name and config.train.metric is None:
+        return TITLES["accuracy"]
+    return score_of(target_of(data.load(dataset(config))), *metric(config)).title
 
 
 def attacker(table: Named) -> Attacker:

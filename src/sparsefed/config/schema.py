@@ -93,7 +93,8 @@ class TrainTable(_Table):
     local_lr: Number | None = Field(None, gt=0)  # None: the schedule's lambda(t)
     local_decay: Number = Field(1.0, gt=0)  # factor on the local rate from one epoch to the next
     prox: Number = Field(0.0, ge=0)  # FedProx's mu
-    loss: str | None = None  # None: cross-entropy; else (outputs, targets) -> the loss of each example
+    loss: str | None = None  # None: the default of the targets; else (outputs, targets) -> the loss of each example
+    metric: str | None = None  # by which runs are judged; None: the default of the targets, such as accuracy
     dtype: Literal["float32", "bfloat16"] = "float32"
     engine: str = "fused"
     memory_mb: Count = MEMORY_BUDGET // 2**20

@@ -98,7 +98,7 @@ class Federation:
     """The devices of a simulation, with their data, cohorts and attackers; built and checked by `federate`."""
 
     x: Tensor  # [N, ...], unconverted: uint8 images stay uint8
-    y: Tensor  # int64 [N, ...]
+    y: Tensor  # int64 [N, ...], or float32 where numbers are predicted
     partition: Partition
     sample: Sampling
     n: int  # devices per round
@@ -167,7 +167,7 @@ def federate(
 
     Args:
         x: examples [N, ...].
-        y: int64 labels [N, ...].
+        y: int64 labels [N, ...], or float32 values.
         partition: which device owns which examples.
         sample: draws the cohort of a round.
         n: devices per round.
@@ -178,7 +178,7 @@ def federate(
     Raises:
         ConfigError: if the parts do not fit together.
     """
-    if y.dtype != torch.int64 or x.shape[:1] != y.shape[:1]:
+    if y.dtype not in (torch.int64, torch.float32) or x.shape[:1] != y.shape[:1]:
         raise ConfigError(
             f"a federation holds examples [N, ...] and int64 labels [N], but was given {list(x.shape)} and "
             f"{y.dtype} {list(y.shape)}"
@@ -196,6 +196,8 @@ def federate(
 
 def _check_augmentation(augment: Augmentation, x: Tensor) -> None:
     """Try the augmentation on one example, so that it fails or compiles before the first round."""
+    if augment is none:
+        return
     found = augment(x, np.zeros(len(x), np.uint64))
     if not isinstance(found, Tensor) or found.shape != x.shape or found.dtype != x.dtype:
         given = f"{found.dtype} {list(found.shape)}" if isinstance(found, Tensor) else type(found).__name__

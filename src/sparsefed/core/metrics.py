@@ -5,11 +5,14 @@ Knows vectors, labels and counts; trains nothing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+from sparsefed.core.types import IGNORED
 
 
 class Reach(NamedTuple):
@@ -92,3 +95,50 @@ def class_accuracies(predicted: Tensor, y: Tensor, classes: int) -> list[float |
     right = torch.bincount(y[predicted == y], minlength=classes).double()
     of_all = torch.bincount(y, minlength=classes).double()
     return [float(r / n) if n else None for r, n in zip(right, of_all, strict=True)]
+
+
+def balanced_accuracy(predicted: Tensor, y: Tensor) -> float:
+    """Return the mean over the classes of each one's accuracy; where an example has several labels, also over these.
+
+    >>> balanced_accuracy(torch.tensor([0, 0, 0, 0]), torch.tensor([0, 0, 0, 1]))
+    0.5
+    """
+    shares = []
+    for guess, truth in zip(_columns(predicted), _columns(y), strict=True):
+        right = [
+            float((guess[truth == label] == label).double().mean()) for label in torch.unique(truth[truth != IGNORED])
+        ]
+        shares += [sum(right) / len(right)] if right else []
+    return sum(shares) / len(shares) if shares else math.nan
+
+
+def area_under_curve(outputs: Tensor, y: Tensor) -> float:
+    """Return the area under the ROC curve: how likely an example of a class ranks above one that is not of it.
+
+    Outputs are the log-odds of 1 (ties count half), for several labels the mean over those that occur and do not, or
+    scores by class [M, C], for which it is the mean over the classes, each against the rest.
+
+    >>> area_under_curve(torch.tensor([0.1, 0.4, 0.35, 0.8]), torch.tensor([0, 0, 1, 1]))
+    0.75
+    """
+    if y.dim() == 1 and outputs.dim() == 2 and outputs.shape[1] > 1:
+        shares = outputs.double().softmax(1)
+        labels = range(1, 2) if outputs.shape[1] == 2 else range(outputs.shape[1])
+        pairs = [(shares[:, label], y == label) for label in labels]
+    else:
+        columns = zip(_columns(outputs.double().reshape(y.shape)), _columns(y), strict=True)
+        pairs = [(scores[truth != IGNORED], truth[truth != IGNORED] == 1) for scores, truth in columns]
+    areas = [_area(scores, ours) for scores, ours in pairs if bool(ours.any()) and not bool(ours.all())]
+    return sum(areas) / len(areas) if areas else math.nan
+
+
+def _area(scores: Tensor, ours: Tensor) -> float:
+    """Return the Mann-Whitney statistic over its maximum, from mean ranks."""
+    _, place, counts = torch.unique(scores, return_inverse=True, return_counts=True)
+    ranks = (counts.cumsum(0) - (counts - 1) / 2).double()[place]
+    n, m = int(ours.sum()), int((~ours).sum())
+    return float((ranks[ours].sum() - n * (n + 1) / 2) / (n * m)) if bool(scores.isfinite().all()) else math.nan
+
+
+def _columns(y: Tensor) -> list[Tensor]:
+    return list(y.reshape(len(y), -1).T)

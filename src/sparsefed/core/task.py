@@ -13,12 +13,29 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from sparsefed.core.errors import ConfigError
+from sparsefed.core.inputs import as_float, image_normaliser, in_dtype, outputs_of
+from sparsefed.core.target import TARGETS, Target, accuracy, cross_entropy, entropies
 from sparsefed.core.types import IGNORED
+
+__all__ = [
+    "Evaluation",
+    "Loss",
+    "Slot",
+    "Task",
+    "as_float",
+    "differentiator",
+    "draws",
+    "evaluator",
+    "image_normaliser",
+    "load_flat",
+    "make_task",
+    "seeded_layers",
+    "working_copy",
+]
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # outputs, targets -> the loss of each example [M]
 
@@ -43,7 +60,8 @@ class Task:
     template: nn.Module
     slots: tuple[Slot, ...]
     prepare: Callable[[Tensor], Tensor]  # raw examples -> float32 inputs (or integer tokens, left as they are)
-    loss: Loss | None = None  # of each example; None: cross-entropy
+    loss: Loss | None = None  # of each example; None: the default of the targets
+    target: Target = TARGETS["classes"]
 
     @property
     def d(self) -> int:
@@ -55,15 +73,8 @@ class Task:
         return torch.cat([parameters[slot.name].detach().reshape(-1).float() for slot in self.slots])
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Return the loss of each example [M]: the task's own, or cross-entropy.
-
-        Where an example has several targets (tokens), cross-entropy is the mean over those that are not IGNORED, and 0
-        where all are.
-        """
-        if self.loss is not None:
-            return _checked(self.loss(outputs.float(), y), y)
-        entropies = _entropies(outputs, y)
-        return entropies if y.dim() == 1 else entropies.sum(1) / (y != IGNORED).sum(1).clamp(min=1)
+        """Return the loss of each example [M]: the task's own, or the default of its targets, such as cross-entropy."""
+        return self.target.losses(outputs, y) if self.loss is None else _checked(self.loss(outputs.float(), y), y)
 
 
 def _checked(losses: Tensor, y: Tensor) -> Tensor:
@@ -75,19 +86,19 @@ def _checked(losses: Tensor, y: Tensor) -> Tensor:
     return losses
 
 
-def _entropies(outputs: Tensor, y: Tensor) -> Tensor:
-    """Return the cross-entropy of each target, shaped like y; 0 where the target is IGNORED."""
-    flat = outputs.float().flatten(0, y.dim() - 1)
-    return F.cross_entropy(flat, y.flatten(), reduction="none", ignore_index=IGNORED).view(y.shape)
-
-
-def make_task(module: nn.Module, prepare: Callable[[Tensor], Tensor] | None = None, loss: Loss | None = None) -> Task:
+def make_task(
+    module: nn.Module,
+    prepare: Callable[[Tensor], Tensor] | None = None,
+    loss: Loss | None = None,
+    target: Target = TARGETS["classes"],
+) -> Task:
     """Return the task of a module; refuse one whose layers mix the examples of a batch.
 
     Args:
         module: the model; its weights are the initial ones.
         prepare: maps raw examples to inputs; by default `as_float`.
-        loss: (outputs, targets) -> the loss of each example; by default cross-entropy.
+        loss: (outputs, targets) -> the loss of each example; by default that of the targets.
+        target: what the targets are; by default classes, whose loss is cross-entropy.
 
     Raises:
         ConfigError: if the module has a BatchNorm layer or nothing to train.
@@ -106,25 +117,7 @@ def make_task(module: nn.Module, prepare: Callable[[Tensor], Tensor] | None = No
             start += parameter.numel()
     if not slots:
         raise ConfigError("the model has no trainable parameter: nothing to learn")
-    return Task(copy.deepcopy(module), tuple(slots), prepare or as_float, loss)
-
-
-def as_float(x: Tensor) -> Tensor:
-    """Convert examples without further preparation: bytes to [0, 1], floats to float32; tokens stay integers."""
-    if x.dtype == torch.uint8:
-        return x.float().div_(255)
-    return x.float() if x.is_floating_point() else x
-
-
-def image_normaliser(mean: tuple[float, ...], std: tuple[float, ...]) -> Callable[[Tensor], Tensor]:
-    """Return a function from uint8 [M, H, W, C] to normalised float32 [M, C, H, W], channels-last."""
-    scale = 1 / (255 * torch.tensor(std))
-    shift = -torch.tensor(mean) / torch.tensor(std)
-
-    def prepare(x: Tensor) -> Tensor:
-        return torch.addcmul(shift, x.float(), scale).permute(0, 3, 1, 2)
-
-    return prepare
+    return Task(copy.deepcopy(module), tuple(slots), prepare or as_float, loss, target)
 
 
 def working_copy(task: Task, dtype: torch.dtype) -> nn.Module:
@@ -179,29 +172,34 @@ class Evaluation:
     """The loss and the predictions of a model on some examples."""
 
     loss: float  # mean over the targets, equally weighted
-    predictions: Tensor  # int64, a label for each target
+    predictions: Tensor  # int64, a label for each target; or the model's outputs, float32
 
     def accuracy(self, y: Tensor) -> float:
-        counted = y != IGNORED
-        return float((self.predictions == y)[counted].double().mean()) if bool(counted.any()) else math.nan
+        return accuracy(self.predictions, y)
 
 
-def evaluator(task: Task, dtype: torch.dtype, batch: int = 1000) -> Callable[[Tensor, Tensor, Tensor], Evaluation]:
-    """Return a function (theta, x, y) -> loss and predictions, a batch at a time; separate from training."""
+def evaluator(
+    task: Task, dtype: torch.dtype, batch: int = 1000, whole: bool = False
+) -> Callable[[Tensor, Tensor, Tensor], Evaluation]:
+    """Return a function (theta, x, y) -> loss and predictions, a batch at a time; separate from training.
+
+    `whole` keeps the model's outputs as predictions; where the targets are numbers or yes and no, they are always kept.
+    """
     module = working_copy(task, dtype).eval()
+    tokens = task.target.losses is cross_entropy and task.loss is None  # several targets an example, each counts
+    labels = task.target.kind in ("classes", "tokens") and not whole
 
     @torch.inference_mode()
     def evaluate(theta: Tensor, x: Tensor, y: Tensor) -> Evaluation:
         load_flat(task, module, theta)
         total, targets, predictions = 0.0, 0, []
         for low in range(0, len(x), batch):
-            inputs = task.prepare(x[low : low + batch])
-            outputs = module(inputs.to(dtype) if inputs.is_floating_point() else inputs).float()
+            outputs = outputs_of(module, in_dtype(task.prepare(x[low : low + batch]), dtype)).float()
             wanted = y[low : low + batch]
-            losses = _entropies(outputs, wanted) if task.loss is None else task.losses(outputs, wanted)
+            losses = entropies(outputs, wanted) if tokens else task.losses(outputs, wanted)
             total += float(losses.double().sum())
-            targets += int((wanted != IGNORED).sum()) if task.loss is None else len(wanted)
-            predictions.append(outputs.argmax(-1))
+            targets += int((wanted != IGNORED).sum()) if tokens else len(wanted)
+            predictions.append(outputs.argmax(-1) if labels else outputs)
         return Evaluation(total / max(targets, 1), torch.cat(predictions) if predictions else y[:0])
 
     return evaluate
@@ -215,8 +213,7 @@ def differentiator(task: Task, dtype: torch.dtype) -> Callable[[Tensor, Tensor, 
 
     def gradient(theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
         load_flat(task, module, theta)
-        inputs = task.prepare(x)
-        outputs = module(inputs.to(dtype) if inputs.is_floating_point() else inputs)
+        outputs = outputs_of(module, in_dtype(task.prepare(x), dtype))
         parts = torch.autograd.grad(task.losses(outputs, y).mean(), parameters, materialize_grads=True)
         return torch.cat([part.reshape(-1).float() for part in parts])
 

@@ -15,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from sparsefed.core.inputs import Scale
+
 UInt8Array = npt.NDArray[np.uint8]
 IntArray = npt.NDArray[np.int64]
 IndexArray = npt.NDArray[np.int32]
@@ -27,20 +29,23 @@ State = Mapping[str, Tensor]  # named tensors: a checkpoint is a copy of it
 
 @dataclass(frozen=True)
 class Arrays:
-    """A data set in memory: images stay uint8 and are normalised one block at a time; text is token numbers.
+    """A data set: images stay uint8 and are normalised one block at a time; text is token numbers.
 
-    Anything else (a table of features) is passed to the model unchanged: float32 or integers.
+    Anything else (features of any shape and dtype) enters the model as float32 or integers, normalised by `scales`.
+    Arrays may be memory-mapped files; a model of several inputs has a tuple or dict of arrays for its examples.
     """
 
     name: str
-    x_train: UInt8Array | IndexArray | FloatArray  # [N, H, W, C]; text: [N, T]; features: [N, ...]
-    y_train: IntArray  # [N]; text: [N, T], the token that follows, IGNORED where none does
-    x_test: UInt8Array | IndexArray | FloatArray  # [M, H, W, C]
-    y_test: IntArray  # [M]
+    x_train: Any  # uint8 [N, H, W, C]; text: [N, T]; features: [N, ...], or a tuple or dict of such arrays
+    y_train: Any  # int64 [N]; text: [N, T], the token that follows, IGNORED where none does; others: `core.target`
+    x_test: Any  # [M, H, W, C]
+    y_test: Any  # [M]
     classes: tuple[str, ...]  # text: the vocabulary
     mean: tuple[float, ...]  # of x / 255, per channel; () if examples are not images
     std: tuple[float, ...]
     users: IntArray | None = None  # [N], the author of each training example, if known
+    scales: tuple[Scale | None, ...] = ()  # of features, one for each input; () if they are taken as they are
+    target: str = ""  # a kind of `core.target.TARGETS`; "": classes, tokens if an example has several, values if floats
 
     @property
     def is_image(self) -> bool:
@@ -50,7 +55,16 @@ class Arrays:
     @property
     def is_text(self) -> bool:
         """Whether examples are sequences of tokens, with a target for each token."""
-        return self.y_train.ndim == 2
+        return self.target_kind == "tokens"
+
+    @property
+    def target_kind(self) -> str:
+        """The kind of the targets, one of `core.target.TARGETS`."""
+        if self.target:
+            return self.target
+        if self.y_train.dtype.kind == "f":
+            return "values"
+        return "tokens" if self.y_train.ndim == 2 else "classes"
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,9 +1,10 @@
 """Your own data as a `DataSet`, which a config names as `data.name = "my_module:DATA"`.
 
 Nothing is read or checked before the data set is loaded, so that a mistake gives one sentence, not a failed import.
-Images are uint8; floats from 0 to 1 are rounded to the 256 levels. A table [N, columns] is taken as it is: floats as
-float32, whole numbers (tokens, categories) as whole numbers. Where there is no test set, a share of the examples
-becomes one, by a draw that is the same every time.
+Images are uint8; floats from 0 to 1 are rounded to the 256 levels. A table [N, columns], or with `images=False` an
+array of any shape, is taken as it is: floats as float32, whole numbers (tokens, categories) as whole numbers; a tuple
+or dict of arrays stands for several inputs of a model. `normalise` scales them. Where there is no test set, a share of
+the examples becomes one, by a draw that is the same every time.
 """
 
 from __future__ import annotations
@@ -19,25 +20,39 @@ import numpy as np
 
 from sparsefed.core.errors import DataError, printable, unknown
 from sparsefed.core.rng import rng
-from sparsefed.data import limits
+from sparsefed.data import frames, limits
+from sparsefed.data.features import check_normalise, each_input, features, inputs_of, mean_and_std, several, wanted_of
 from sparsefed.data.moments import moments
 from sparsefed.data.record import DamagedError, DataSet
+from sparsefed.data.targets import numbered, targets
 
 if TYPE_CHECKING:
     from sparsefed.core.types import Arrays, IntArray, UInt8Array
 
 Size = tuple[int, int]  # height, width
-MOST_CLASSES = 10**6
 IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 
 
 @dataclass(frozen=True)
 class Examples:
-    """Examples as given: images, labels, and the users they belong to."""
+    """Examples as given: inputs, labels, and the users they belong to."""
 
-    x: Any  # images [N, H, W], [N, H, W, C] or [N, C, H, W]; or a table [N, columns]
-    y: Any  # [N] numbers or names
+    x: Any  # images [N, H, W], [N, H, W, C] or [N, C, H, W]; a table [N, columns]; a tuple or dict of arrays
+    y: Any  # [N] numbers or names; or what `Reading.target` says
     users: Any = None  # [N] numbers or names
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The user's choices of how examples are read."""
+
+    test_share: float = 0.2
+    normalise: Any = None  # None: images by the training data, anything else not at all
+    images: bool | None = None  # None: arrays of 3 or 4 dimensions are images
+    target: str | None = None  # None: classes
+
+
+USUAL_READING = Reading()
 
 
 def from_arrays(
@@ -48,15 +63,35 @@ def from_arrays(
     classes: Sequence[str] | None = None,
     test_share: float = 0.2,
     name: str = "own data",
+    *,
+    normalise: Any = None,
+    images: bool | None = None,
+    target: str | None = None,
 ) -> DataSet:
-    """Make a data set from arrays, tensors or lists: images, labels and users; `test` is (images, labels).
+    """Make a data set from arrays, tensors or lists: examples, labels and the users they belong to.
+
+    Args:
+        x: Images, a table [N, columns], any array [N, ...] with `images=False`, or a tuple or dict of arrays for a
+            model of several inputs. Memory-mapped arrays stay in their files.
+        y: The label of each example, a number or a name; or what `target` says.
+        users: The owner of each example, a number or a name, for the partition by_user.
+        test: (examples, labels) to test with; without it a `test_share` of the examples.
+        classes: The names of the classes, in order; by default those that occur.
+        test_share: The share of the examples to test with if there is no `test`.
+        name: What reports call the data.
+        normalise: "none"; "train", by mean and standard deviation of the training data along the last axis; or
+            (mean, std). A dict chooses by input. By default images are normalised by the training data, nothing else.
+        images: Whether arrays of 3 or 4 dimensions are images; False: they are features, taken as they are.
+        target: What y is: "classes" (the default); "binary", yes or no; "labels", several of these for each example
+            [N, L]; "values", numbers to predict [N] or [N, K]; "tokens", one for each token [N, T].
 
     >>> DATA = from_arrays(np.zeros((10, 8, 8), np.uint8), ["cat", "dog"] * 5, users=[1, 2, 3, 4, 5] * 2)
     >>> DATA.read(None).classes
     ('cat', 'dog')
     """
     examples = Examples(x, y, users)
-    return _dataset(name, lambda: (examples, None if test is None else Examples(*test), classes), test_share)
+    reading = Reading(test_share, normalise, images, target)
+    return _dataset(name, lambda: (examples, None if test is None else Examples(*test), classes), reading)
 
 
 def from_folder(
@@ -85,7 +120,82 @@ def from_folder(
             train = [path for path in every if _hashed(path.relative_to(root)) >= test_share]
         return _pictures(train, size, grey, user), _pictures(test, size, grey, None), None
 
-    return _dataset(name or root.name, examples, test_share, size)
+    return _dataset(name or root.name, examples, Reading(test_share), size)
+
+
+def from_frame(
+    frame: Any,
+    label: frames.Columns,
+    columns: frames.Columns | None = None,
+    user: str | None = None,
+    test: Any = None,
+    classes: Sequence[str] | None = None,
+    test_share: float = 0.2,
+    name: str = "own data",
+    *,
+    normalise: Any = None,
+    target: str | None = None,
+) -> DataSet:
+    """Make a data set from a pandas or polars frame.
+
+    Args:
+        frame: The training rows, or all rows if there is no `test`.
+        label: The column of labels or values; several columns for several of them.
+        columns: The columns of features, all numbers; by default every column but label and user.
+        user: The column that names each row's owner.
+        test: Another frame to test with; without it a `test_share` of the rows.
+        classes: The names of the classes, in order; by default those that occur.
+        test_share: The share of the rows to test with if there is no `test`.
+        name: What reports call the data.
+        normalise: As in `from_arrays`.
+        target: As in `from_arrays`.
+    """
+
+    def examples() -> tuple[Examples, Examples | None, Sequence[str] | None]:
+        chosen = frames.chosen_columns(frame, columns, label, user)
+        tested = None
+        if test is not None:
+            frames.chosen_columns(test, chosen, label, None)
+            tested = Examples(frames.table(test, chosen), frames.column(test, label))
+        return (
+            Examples(frames.table(frame, chosen), frames.column(frame, label), frames.column(frame, user)),
+            tested,
+            classes,
+        )
+
+    return _dataset(name, examples, Reading(test_share, normalise, False, target))
+
+
+def from_dataset(
+    dataset: Any,
+    test: Any = None,
+    users: Any = None,
+    classes: Sequence[str] | None = None,
+    size: Size | None = None,
+    grey: bool = False,
+    test_share: float = 0.2,
+    name: str = "own data",
+    *,
+    normalise: Any = None,
+    images: bool | None = None,
+    target: str | None = None,
+) -> DataSet:
+    """Make a data set from a `torch.utils.data.Dataset` whose items are (input, target), or (inputs..., target).
+
+    An input that is a dict of tensors gives the model named inputs. Every item is read once, into memory. The other
+    arguments are those of `from_arrays` and, for items that are Pillow images, `from_folder`.
+    """
+
+    def examples() -> tuple[Examples, Examples | None, Sequence[str] | None]:
+        read = [
+            None if each is None else frames.items(each, lambda image: _pixels(image, size, grey))
+            for each in (dataset, test)
+        ]
+        train, tested = (None if each is None else Examples(*each) for each in read)
+        assert train is not None
+        return Examples(train.x, train.y, users), tested, classes or getattr(dataset, "classes", None)
+
+    return _dataset(name, examples, Reading(test_share, normalise, images, target), size)
 
 
 def from_huggingface(
@@ -98,8 +208,15 @@ def from_huggingface(
     grey: bool = False,
     test_share: float = 0.2,
     name: str = "own data",
+    *,
+    columns: frames.Columns | None = None,
+    normalise: Any = None,
+    target: str | None = None,
 ) -> DataSet:
-    """Make a data set from a `datasets.Dataset`, or from a dict with "train" and perhaps "test"; columns are named."""
+    """Make a data set from a `datasets.Dataset`, or from a dict with "train" and perhaps "test"; columns are named.
+
+    `columns` names columns of numbers, or one column of lists of numbers (tokens), instead of an image.
+    """
 
     def examples() -> tuple[Examples, Examples | None, Sequence[str] | None]:
         first, second = train, test
@@ -107,10 +224,16 @@ def from_huggingface(
             if "train" not in train:
                 raise DataError(unknown("split", "train", map(str, train)) + "; pass one as the first argument")
             first, second = train["train"], test if test is not None else train.get("test")
-        tested = None if second is None else _columns(second, image, label, None, size, grey)
-        return _columns(first, image, label, user, size, grey), tested, _label_names(first, label)
 
-    return _dataset(name, examples, test_share, size)
+        def read(rows: Any, who: str | None) -> Examples:
+            if columns is None:
+                return _columns(rows, image, label, who, size, grey)
+            chosen = frames.chosen_columns(rows, columns, label, who)
+            return Examples(frames.table(rows, chosen), frames.column(rows, label), frames.column(rows, who))
+
+        return read(first, user), None if second is None else read(second, None), _label_names(first, label)
+
+    return _dataset(name, examples, Reading(test_share, normalise, None if columns is None else False, target), size)
 
 
 # --- from examples to arrays -----------------------------------------------------------------------------------------
@@ -119,15 +242,15 @@ def from_huggingface(
 def _dataset(
     name: str,
     examples: Callable[[], tuple[Examples, Examples | None, Sequence[str] | None]],
-    test_share: float,
+    reading: Reading,
     size: Size | None = None,
 ) -> DataSet:
     def read(_: Any) -> Arrays:
         try:
             with limits.guarded():
-                _check_options(name, test_share, size)
+                _check_options(name, reading, size)
                 train, test, classes = examples()
-                return arrays(name, train, test, classes, test_share)
+                return arrays(name, train, test, classes, reading)
         except DamagedError as error:
             raise DataError(f"{printable(name)} {error}") from error
         except DataError as error:  # labels and paths in it are the user's
@@ -136,7 +259,9 @@ def _dataset(
     return DataSet(name=name, description=f"{name}, brought by the user", read=read, carried_by="the user's own code")
 
 
-def _check_options(name: str, test_share: float, size: Size | None) -> None:
+def _check_options(name: str, reading: Reading, size: Size | None) -> None:
+    test_share = reading.test_share
+    check_normalise(name, reading.normalise)
     if isinstance(test_share, bool) or not isinstance(test_share, int | float) or not 0 <= test_share <= 1:
         raise DataError(f"{name}: test_share is {test_share!r}; give a number between 0 and 1")
     whole = isinstance(size, tuple | list) and len(size) == 2 and all(isinstance(n, int) and n > 0 for n in size)
@@ -145,65 +270,89 @@ def _check_options(name: str, test_share: float, size: Size | None) -> None:
 
 
 def arrays(
-    name: str, train: Examples, test: Examples | None, classes: Sequence[str] | None, test_share: float
+    name: str,
+    train: Examples,
+    test: Examples | None,
+    classes: Sequence[str] | None = None,
+    reading: Reading = USUAL_READING,
 ) -> Arrays:
     """Check everything and convert it to the arrays that the engines take."""
     from sparsefed.core.types import Arrays
 
-    x, labels = _inputs(name, train.x), _labels(name, train.y)
-    _same_length(name, "labels", labels, len(x))
+    x, y = _inputs(name, train.x, reading), targets(name, reading.target, train.y)
+    count = _examples(name, x)
+    single = reading.target in (None, "classes", "binary")
+    _same_length(name, "labels", y, count, single)
     users = None if train.users is None else _numbered(np.asarray(train.users))
     if users is not None:
-        _same_length(name, "users", users, len(x))
+        _same_length(name, "users", users, count)
     if test is None:
-        x, labels, users, x_test, labels_test = _cut(name, x, labels, users, test_share)
+        _refuse_mapped(name, train.x)
+        x, y, users, x_test, y_test = _cut(name, x, y, users, reading.test_share)
     else:
-        x_test, labels_test = _inputs(name, test.x), _labels(name, test.y)
-        _same_length(name, "test labels", labels_test, len(x_test))
-    if x.shape[1:] != x_test.shape[1:]:
-        raise DataError(f"{name}: training examples are {list(x.shape[1:])}, test examples {list(x_test.shape[1:])}")
-    known = _classes(name, labels, labels_test) if classes is None else tuple(classes)
-    if not all(isinstance(each, str) for each in known) or len(set(known)) < len(known):
-        raise DataError(f"{name}: classes must be different names, but they are {known}")
-    mean, std = moments(x) if x.ndim == 4 else ((), ())
-    y, y_test = (_indices(name, each, known) for each in (labels, labels_test))
-    return Arrays(name, x, y, x_test, y_test, known, mean, std, users)
+        x_test, y_test = _inputs(name, test.x, reading), targets(name, reading.target, test.y)
+        _same_length(name, "test labels", y_test, _examples(name, x_test), single)
+    x_test = _alike(name, x, x_test)
+    if y.shape[1:] != y_test.shape[1:]:
+        raise DataError(f"{name}: training targets are {list(y.shape[1:])}, test targets {list(y_test.shape[1:])}")
+    y, y_test, known = numbered(name, reading.target, y, y_test, classes)
+    mean, std, scales = _normalisation(name, x, reading)
+    return Arrays(name, x, y, x_test, y_test, known, mean, std, users, scales, reading.target or "")
 
 
-def _inputs(name: str, given: Any) -> Any:
-    """Return images as uint8 [N, H, W, C], a table as float32 or int64 [N, columns]."""
-    x = np.asarray(given)
-    return _table(name, x) if x.ndim == 2 else _images(name, x)
+def _inputs(name: str, given: Any, reading: Reading) -> Any:
+    """Return images as uint8 [N, H, W, C], features [N, ...] as floats or whole numbers, several inputs as several."""
+    if not several(given) and reading.images is not False:
+        x = given if isinstance(given, np.memmap) else np.asarray(given)
+        if reading.images or x.ndim > 2:
+            return _images(name, x)
+    ways = iter(wanted_of(reading.normalise, given))
+    return each_input(given, lambda what, part: features(name, what, part, next(ways) not in (None, "none")))
 
 
-def _labels(name: str, given: Any) -> Any:
-    """Return labels as whole numbers or names [N]."""
-    labels = np.asarray(given)
-    if labels.dtype.kind == "S":
-        labels = np.char.decode(labels, "utf-8")
-    if labels.dtype.kind not in "iubU":
-        raise DataError(f"{name}: labels must be whole numbers from 0 or names, but they are {labels.dtype}")
-    if labels.dtype.kind == "U" and not all(label.isprintable() for label in labels.ravel().tolist()):
-        raise DataError(f"{name}: labels must be printable names; rename those with control characters")
-    return labels
+def _examples(name: str, x: Any) -> int:
+    counts = {len(part) for part in inputs_of(x)}
+    if len(counts) > 1:
+        raise DataError(f"{name}: the inputs have {sorted(counts)} examples; give each the same number")
+    return counts.pop()
 
 
-def _table(name: str, x: Any) -> Any:
-    if 0 in x.shape:
-        raise DataError(f"{name}: the table has the shape {list(x.shape)}; give at least one row and one column")
-    if x.dtype.kind in "iub":
-        return x.astype(np.int64)
-    if x.dtype.kind != "f":
-        raise DataError(f"{name}: the table holds {x.dtype}, but must hold numbers; encode names as numbers first")
-    bad = np.argwhere(~np.isfinite(x))
-    if len(bad):
-        row, column = bad[0].tolist()
-        raise DataError(
-            f"{name}: row {row}, column {column} of the table is {x[row, column]}; fill or drop such values"
+def _alike(name: str, x: Any, x_test: Any) -> Any:
+    """Return the test examples with their inputs in the order of the training examples; refuse other shapes."""
+    if isinstance(x, dict) and isinstance(x_test, dict):
+        if x.keys() != x_test.keys():
+            raise DataError(f"{name}: training inputs are called {', '.join(x)}, test inputs {', '.join(x_test)}")
+        x_test = {key: x_test[key] for key in x}
+    train, test = ([list(part.shape[1:]) for part in inputs_of(each)] for each in (x, x_test))
+    if train != test or type(x) is not type(x_test):
+        several_inputs = several(x) or several(x_test)
+        train, test = (train, test) if several_inputs else (train[0], test[0])
+        raise DataError(f"{name}: training examples are {train}, test examples {test}")
+    return x_test
+
+
+def _refuse_mapped(name: str, given: Any) -> None:
+    """Refuse to cut a test set out of a mapped file, since what remains would have to be copied into memory."""
+    if any(isinstance(part, np.memmap) for part in inputs_of(given)):
+        raise DataError(f"{name}: a memory-mapped array needs a test set; give test=(x, y), for instance its last rows")
+
+
+def _normalisation(name: str, x: Any, reading: Reading) -> tuple[Any, Any, Any]:
+    """Return mean and std of images, and the scales of features."""
+    from sparsefed.core.inputs import Scale
+
+    wanted = reading.normalise
+    if not several(x) and x.ndim == 4 and x.dtype == np.uint8 and reading.images is not False:
+        channels = x.shape[-1]
+        given = (
+            None
+            if wanted in (None, "train")
+            else mean_and_std(name, x, wanted) or ((0.0,) * channels, (1.0,) * channels)
         )
-    if np.abs(x).max() > np.finfo(np.float32).max:
-        raise DataError(f"{name}: the table has values beyond 3e38, the largest that training can hold; scale them")
-    return np.ascontiguousarray(x, np.float32)
+        return *(given or moments(x)), ()
+    ways = wanted_of(wanted, x)
+    found = [mean_and_std(name, part, way) for part, way in zip(inputs_of(x), ways, strict=True)]
+    return (), (), tuple(each and Scale(*each) for each in found) if any(found) else ()
 
 
 def _images(name: str, x: Any) -> UInt8Array:
@@ -213,7 +362,7 @@ def _images(name: str, x: Any) -> UInt8Array:
     if x.ndim != 4 or 0 in x.shape:
         raise DataError(
             f"{name}: images must be [N, H, W], [N, H, W, C] or [N, C, H, W], at least one of them, but the shape is "
-            f"{list(x.shape)}; a table is [N, columns]"
+            f"{list(x.shape)}; a table is [N, columns], and images=False takes arrays of any shape"
         )
     if x.shape[-1] > 4 and x.shape[1] <= 4:
         x = x.transpose(0, 2, 3, 1)
@@ -222,18 +371,24 @@ def _images(name: str, x: Any) -> UInt8Array:
     if x.dtype.kind == "f":
         if not ((x >= 0) & (x <= 1)).all():
             raise DataError(
-                f"{name}: images of floats must lie from 0 to 1; give uint8, or divide by the largest level"
+                f"{name}: images of floats must lie from 0 to 1; give uint8, divide by the largest level, or take "
+                "them as they are with images=False"
             )
         x = np.rint(x * 255).astype(np.uint8)
     if x.dtype != np.uint8:
-        raise DataError(f"{name}: images must be uint8, or floats from 0 to 1, but they are {x.dtype}")
+        raise DataError(
+            f"{name}: images must be uint8, or floats from 0 to 1, but they are {x.dtype}; images=False "
+            "takes them as they are"
+        )
+    if isinstance(x, np.memmap):
+        return np.asarray(x)
     x = np.ascontiguousarray(x)
     image: UInt8Array = x if x.flags.writeable else x.copy()  # torch warns about read-only arrays
     return image
 
 
-def _same_length(name: str, what: str, array: Any, n: int) -> None:
-    if array.shape != (n,):
+def _same_length(name: str, what: str, array: Any, n: int, flat: bool = True) -> None:
+    if array.shape[:1] != (n,) or (flat and array.ndim > 1):
         raise DataError(
             f"{name}: there are {n} examples, but the {what} have the shape {list(array.shape)}; give one each"
         )
@@ -244,40 +399,15 @@ def _numbered(given: Any) -> IntArray:
     return np.unique(given, return_inverse=True)[1].astype(np.int64)
 
 
-def _classes(name: str, labels: Any, more: Any) -> tuple[str, ...]:
-    if labels.dtype.kind != more.dtype.kind and "U" in labels.dtype.kind + more.dtype.kind:
-        raise DataError(f"{name}: training labels are {labels.dtype}, test labels {more.dtype}; give the same kind")
-    if labels.dtype.kind != "U":
-        largest = int(max(labels.max(), more.max()))
-        if largest >= MOST_CLASSES:
-            raise DataError(f"{name}: there is a label {largest}; number the classes from 0, or give their names")
-        return tuple(str(i) for i in range(largest + 1))
-    return tuple(sorted({str(label) for label in np.concatenate([labels, more]).tolist()}))
-
-
-def _indices(name: str, labels: Any, classes: tuple[str, ...]) -> IntArray:
-    if labels.dtype.kind == "U":
-        place = {label: i for i, label in enumerate(classes)}
-        stray = sorted(set(labels.tolist()) - place.keys())
-        if stray:
-            raise DataError(f"{name}: " + unknown("label", str(stray[0]), classes))
-        return np.array([place[label] for label in labels.tolist()], np.int64)
-    if labels.dtype.kind not in "iub" or labels.min() < 0 or labels.max() >= len(classes):
-        raise DataError(
-            f"{name}: labels must be whole numbers from 0 to {len(classes) - 1}, one for each of the classes"
-        )
-    whole: IntArray = labels.astype(np.int64)
-    return whole
-
-
-def _cut(name: str, x: UInt8Array, y: Any, users: IntArray | None, share: float) -> tuple[Any, Any, Any, Any, Any]:
+def _cut(name: str, x: Any, y: Any, users: IntArray | None, share: float) -> tuple[Any, Any, Any, Any, Any]:
     """Split off a random share of the examples to test with."""
-    n = round(share * len(x))
-    if not 0 < n < len(x):
-        raise DataError(f"{name}: test_share {share} of {len(x)} examples leaves no test or no training set; give test")
-    tests = np.zeros(len(x), bool)
-    tests[rng(0, "own test set").choice(len(x), n, replace=False)] = True
-    return x[~tests], y[~tests], None if users is None else users[~tests], x[tests], y[tests]
+    n = round(share * len(y))
+    if not 0 < n < len(y):
+        raise DataError(f"{name}: test_share {share} of {len(y)} examples leaves no test or no training set; give test")
+    tests = np.zeros(len(y), bool)
+    tests[rng(0, "own test set").choice(len(y), n, replace=False)] = True
+    train, test = each_input(x, lambda _, part: part[~tests]), each_input(x, lambda _, part: part[tests])
+    return train, y[~tests], None if users is None else users[~tests], test, y[tests]
 
 
 # --- folders and Hugging Face ----------------------------------------------------------------------------------------

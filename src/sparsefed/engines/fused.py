@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from sparsefed.core.engine import MEMORY_BUDGET, Cohort, Engine, LocalStep, few, one_step, split
 from sparsefed.core.errors import ConfigError
+from sparsefed.core.inputs import in_dtype, outputs_of
 from sparsefed.core.task import Slot, Task, load_flat, seeded_layers, working_copy
 from sparsefed.core.types import Batch, Block, IntArray
 from sparsefed.engines.layers import LAYERS, Call, Group, Layer, bias_rows, per_client_sum
@@ -244,10 +245,9 @@ def _fused_block(
     named = dict(module.named_parameters())
     slots = {id(named[slot.name]): slot for slot in task.slots}
     recording = _Recording(slots, _groups(batch.sizes))
-    inputs = task.prepare(batch.x)
-    dtype = named[task.slots[0].name].dtype
+    inputs = in_dtype(task.prepare(batch.x), named[task.slots[0].name].dtype)
     with _recorded(module, recording):
-        outputs = module(inputs.to(dtype) if inputs.is_floating_point() else inputs)
+        outputs = outputs_of(module, inputs)
     shares = torch.from_numpy(1 / np.repeat(batch.sizes, batch.sizes)).float()
     (task.losses(outputs, batch.y) * shares).sum().backward()  # type: ignore[no-untyped-call]
     return FusedBlock(list(recording.pieces.values()), ids, theta, step)

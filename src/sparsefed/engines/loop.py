@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sparsefed.core.engine import MEMORY_BUDGET, Cohort, Engine, LocalStep, one_step, split, turns
+from sparsefed.core.inputs import in_dtype, outputs_of
 from sparsefed.core.rng import integer_seed
 from sparsefed.core.task import Task, load_flat, seeded_layers, working_copy
 from sparsefed.core.types import Batch, Block, IntArray
@@ -64,7 +65,6 @@ def _gradient(task: Task, module: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     """Return the gradient of the mean loss at the weights that `module` holds [d]."""
     named = dict(module.named_parameters())
     parameters = [named[slot.name] for slot in task.slots]
-    inputs = task.prepare(x)
-    outputs = module(inputs.to(parameters[0].dtype) if inputs.is_floating_point() else inputs)
+    outputs = outputs_of(module, in_dtype(task.prepare(x), parameters[0].dtype))
     gradients = torch.autograd.grad(task.losses(outputs, y).mean(), parameters, materialize_grads=True)
     return torch.cat([gradient.reshape(-1).float() for gradient in gradients])

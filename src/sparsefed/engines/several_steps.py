@@ -33,6 +33,7 @@ from torch.func import functional_call, vmap
 from torch.utils.flop_counter import FlopCounterMode
 
 from sparsefed.core.engine import LocalPlan, LocalStep, Turn, turns
+from sparsefed.core.inputs import in_dtype, outputs_of
 from sparsefed.core.task import Task, working_copy
 from sparsefed.core.types import Batch, IntArray
 from sparsefed.engines.loop import trained_rows
@@ -104,7 +105,7 @@ def walk(block: StepBlock, module: nn.Module, device: Device) -> None:
         x, y = device.x, device.y
         if chosen is not None:
             x, y = x[torch.from_numpy(chosen)], y[torch.from_numpy(chosen)]
-        loss = block.task.losses(module(x), y).mean()
+        loss = block.task.losses(outputs_of(module, x), y).mean()
         gradients = torch.autograd.grad(loss, weights, materialize_grads=True)
         with torch.no_grad():
             descend(local, gradients, start, rate, block.step)
@@ -171,7 +172,7 @@ def operations(task: Task, batch: Batch) -> float:
     """Return the floating-point operations of one example's forward pass."""
     inputs = task.prepare(batch.x[:1])
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        working_copy(task, torch.float32).eval()(inputs)
+        outputs_of(working_copy(task, torch.float32).eval(), inputs)
     return float(counter.get_total_flops())
 
 
@@ -228,8 +229,7 @@ def share_out(work: Callable[[nn.Module, T], None], todo: Sequence[T], modules: 
 
 def devices_of(task: Task, ids: IntArray, batch: Batch, step: LocalStep, dtype: torch.dtype) -> list[Device]:
     """Return a block's clients with their prepared examples and all their steps."""
-    inputs = task.prepare(batch.x)
-    inputs = inputs.to(dtype) if inputs.is_floating_point() else inputs
+    inputs = in_dtype(task.prepare(batch.x), dtype)
     sizes = batch.sizes.tolist()
     each = zip(ids.tolist(), sizes, torch.split(inputs, sizes), torch.split(batch.y, sizes), strict=True)
     return [Device(row, x, y, turns(step, device, size)) for row, (device, size, x, y) in enumerate(each)]

@@ -7,9 +7,9 @@ of it; a terminal shows the tables and sentences of sections marked `terminal`, 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 if TYPE_CHECKING:
     import altair as alt
@@ -201,3 +201,43 @@ class Document:
     def sections(self) -> tuple[Section, ...]:
         """Return the parts that have anything to show."""
         return tuple(part for part in self.parts if part.blocks)
+
+
+def scored_by(document: Document, score: str) -> Document:
+    """Return a document about runs that are judged by another score than test accuracy, with that score's name in it.
+
+    Sentences, tables and charts are written for test accuracy; the numbers in them are the task's score already.
+    """
+    if score == "test accuracy":
+        return document
+    title = score[:1].upper() + score[1:]
+    words = {
+        "Test accuracy": title,
+        "test accuracy": score,
+        "Accuracy lost": f"{title} lost",
+        "points of accuracy": f"points of {score}",
+        "Test error": f"1 - {score}",
+        "How often the model is right on test data": f"{title} on test data",
+        "the share of test data that the model gets right": "1 is a perfect model",
+    }
+    return cast("Document", _reworded(document, re.compile("|".join(map(re.escape, words))), words))
+
+
+def _reworded(part: Any, pattern: re.Pattern[str], words: Mapping[str, str]) -> Any:
+    """Return a document, or any part of one, with words replaced wherever there is text."""
+    if isinstance(part, Listing | Code):
+        return part
+    if isinstance(part, str):
+        return type(part)(pattern.sub(lambda found: words[found[0]], part))
+    if isinstance(part, tuple | list):
+        return type(part)(_reworded(each, pattern, words) for each in part)
+    if isinstance(part, dict):
+        return {_reworded(key, pattern, words): _reworded(each, pattern, words) for key, each in part.items()}
+    if isinstance(part, Figure):
+        chart = type(part.chart).from_dict(_reworded(part.chart.to_dict(), pattern, words))  # type: ignore[attr-defined]
+        return Figure(part.name, chart, *_reworded((part.caption, part.numbers), pattern, words))
+    if is_dataclass(part) and not isinstance(part, type):
+        return replace(
+            part, **{each.name: _reworded(getattr(part, each.name), pattern, words) for each in fields(part)}
+        )
+    return part

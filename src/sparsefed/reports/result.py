@@ -16,9 +16,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
+from sparsefed.config import Config, score_title
 from sparsefed.core.errors import ConfigError, RunError
-from sparsefed.reports.document import Document
+from sparsefed.reports.document import Document, scored_by
 from sparsefed.reports.pictures import write
+from sparsefed.results.summary import ACCURACY
 
 
 class Report:
@@ -35,9 +37,15 @@ class Report:
         described = getattr(import_module(self._described_by), what, None)
         return None if described is None else described(self)
 
+    @property
+    def score(self) -> str:
+        """The name of the metric that the runs behind this result are judged by, usually test accuracy."""
+        config = getattr(self, "config", None)
+        return score_title(config) if isinstance(config, Config) else ACCURACY
+
     def document(self) -> Document:
         """Return the whole result as a document, for any of the renderers."""
-        return cast("Document", self._describe("document"))
+        return scored_by(cast("Document", self._describe("document")), self.score)
 
     def records(self) -> list[dict[str, Any]]:
         """Return the result's rows, in the form that `pandas.DataFrame` takes."""

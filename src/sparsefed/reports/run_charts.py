@@ -15,7 +15,7 @@ from sparsefed.reports.pareto import fronts
 from sparsefed.reports.tradeoff import tradeoffs
 from sparsefed.results.matrix import matrices
 from sparsefed.results.numbers import Curve, binned, curve, percent, perplexity, picked, times
-from sparsefed.results.summary import labels
+from sparsefed.results.summary import labels, measured_key
 
 WHO = {  # the norms that are drawn, by the key of a row
     "attackers": ("attacker_norm", Stroke("#c2357a", (1, 0))),
@@ -58,8 +58,11 @@ def _shares(runs: Sequence[RunRecord], key: str, what: str, title: str) -> alt.L
     """Draw a share between 0 and 1 against the round, one line per run."""
     # Accuracies are shown as measured; shares of a small cohort jitter, so neighbours are binned.
     thin = picked if key.endswith("accuracy") else binned
-    y = alt.Y("value:Q", title=what, axis=alt.Axis(format=".0%"), scale=alt.Scale(domain=[0, 1]))
-    return _curves(runs, [thin(curve(run.rows, key), points_each(len(runs))) for run in runs], y, percent, what, title)
+    curves = [thin(curve(run.rows, measured_key(run, key)), points_each(len(runs))) for run in runs]
+    below = any(value < 0 for line in curves for _, value in line)  # a model that explains less than nothing
+    scale = alt.Scale(domain=[0, 1], clamp=True) if below else alt.Scale(domain=[0, 1])
+    y = alt.Y("value:Q", title=what, axis=alt.Axis(format=".0%"), scale=scale)
+    return _curves(runs, curves, y, percent, what, title)
 
 
 def _perplexity(runs: Sequence[RunRecord]) -> alt.LayerChart | None:

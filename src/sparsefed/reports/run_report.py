@@ -21,8 +21,8 @@ from sparsefed.reports.pictures import FORMATS, picture, write
 from sparsefed.reports.result import Report
 from sparsefed.reports.run_charts import charts, check
 from sparsefed.results.matrix import Matrix, matrices
-from sparsefed.results.numbers import curve, duration, length, percent, perplexity, picked, points, times
-from sparsefed.results.summary import SummaryRow, attacked, labels, progress, summary
+from sparsefed.results.numbers import curve, duration, length, percent, perplexity, picked, plain, points, times
+from sparsefed.results.summary import SummaryRow, attacked, labels, measured_key, progress, summary
 from sparsefed.results.twins import Comparison, compare
 from sparsefed.results.verdict import counted, preliminary, verdicts
 from sparsefed.runs.folder import find, load_run
@@ -71,6 +71,7 @@ PAGE_ONLY = {  # columns for which a terminal has no room
     *("Updates dropped", "Rounds", "Time", "Test error", "Outsized impact", "Landed", "Share of the change"),
     "l2 to plain",
 }
+ERROR = "Mean absolute error"  # of regression, in the unit of the targets
 ALONE = Comparison("", None, None, {}, None, None, None)  # a run that there is nothing to compare with
 MOST_ROWS = 11  # of the table behind a chart
 MOST_RUNS = 20  # in a table that is not folded
@@ -82,6 +83,12 @@ class RunsReport(Report, described_by="sparsefed.reports.run_report"):
     """A comparison of runs: their results, what attackers did, curves, configs, and how to run them again."""
 
     runs: tuple[RunRecord, ...]
+
+    @property
+    def score(self) -> str:
+        """The name of the metric that all of these runs are judged by; "score" where they differ."""
+        names = {row.scored_by for row in summary(self.runs)}
+        return names.pop() if len(names) == 1 else "score"
 
 
 def report(*given: str | Path | RunRecord) -> RunsReport:
@@ -166,7 +173,9 @@ def _summary(runs: Sequence[RunRecord], settings: Sequence[Matrix]) -> Iterator[
         yield doc.paragraph(unfinished, kind="warning")
     yield doc.paragraph(" ".join(verdicts(settings)), kind="verdict")
     yield from matrix_part(settings)
-    results = _table("What each run came to", [_summary_cells(row) for row in rows], optional={"Test perplexity"})
+    results = _table(
+        "What each run came to", [_summary_cells(row) for row in rows], optional={"Test perplexity", ERROR}
+    )
     rules = [doc.note(RULES), doc.note(DNC, page_only=all(row.converged for row in rows))]
     yield from doc.fold("What each run came to", results, *rules, when=len(rows) > MOST_RUNS)
     for row, run in zip(rows, runs, strict=True):
@@ -213,6 +222,7 @@ def _summary_cells(row: SummaryRow) -> Cells:
         "Rounds": doc.TableCell(rounds),
         "Time": _cell(duration, row.seconds),
         "Test perplexity": _cell(perplexity, row.test_perplexity),
+        ERROR: _cell(plain, row.absolute_error),
     }
 
 
@@ -251,7 +261,7 @@ def figures(
 
 def _numbers(title: str, runs: Sequence[RunRecord], key: str) -> doc.Table:
     """Return some of the measured values, for readers who cannot see the curves."""
-    at = [dict(curve(run.rows, key)) for run in runs]
+    at = [dict(curve(run.rows, measured_key(run, key))) for run in runs]
     rounds = [t for t, _ in picked([(t, 0.0) for t in sorted({t for values in at for t in values})], MOST_ROWS)]
     named = zip(labels(runs), at, strict=True)
     rows = ((label, *(_cell(percent, values.get(t)) for t in rounds)) for label, values in named)

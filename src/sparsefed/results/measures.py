@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 from sparsefed.core.types import RunRecord
 from sparsefed.results import numbers
 from sparsefed.results.numbers import curve, finite, length, middle, percent, picked, points, significant, times, whole
-from sparsefed.results.summary import summary
+from sparsefed.results.summary import measured_key, summary
 from sparsefed.results.twins import compare
 
 DIGITS = 6  # significant digits in the results: a few seeds support no more, and the files stay small
 MOST_POINTS = 50  # of a curve
+TASK_METRICS = ("test_balanced_accuracy", "test_auc", "test_mean_absolute_error", "test_mean_squared_error")
 MEDIANS = ("honest_norm", "attacker_norm", "upload_bytes", "download_bytes")  # over the rounds
 
 
@@ -34,6 +35,10 @@ MEASURES: dict[str, Measure] = {
     "test_mean": Measure("Mean test accuracy", percent, "over all evaluations: the sooner it rises, the larger", True),
     "test_loss": Measure("Test loss", numbers.plain, "at the last evaluation"),
     "test_perplexity": Measure("Test perplexity", numbers.perplexity, "of text, at the last evaluation"),
+    "test_balanced_accuracy": Measure("Balanced accuracy", percent, "the mean over the classes of each's", True),
+    "test_auc": Measure("AUC", percent, "area under the ROC curve, at the last evaluation", True),
+    "test_mean_absolute_error": Measure("Mean absolute error", numbers.plain, "in the unit of the targets"),
+    "test_mean_squared_error": Measure("Mean squared error", numbers.plain, "in the squared unit of the targets"),
     "attack_accuracy": Measure("Attack accuracy", percent, "at the last evaluation", True),
     "attack_mean": Measure("Attack accuracy, mean", percent, "over the last epoch", True),
     "attack_max": Measure("Attack accuracy, max", percent, "over the last epoch", True),
@@ -72,9 +77,10 @@ def measure(name: str) -> Measure:
 def metrics(record: RunRecord) -> dict[str, Any]:
     """Return what was measured in a run, under the names of `MEASURES`."""
     (row,) = summary([record])
-    last: Mapping[str, Any] = next((each for each in reversed(record.rows) if "test_accuracy" in each), {})
-    tests = [value for _, value in curve(record.rows, "test_accuracy")]
+    last: Mapping[str, Any] = next((each for each in reversed(record.rows) if "test_loss" in each), {})
+    tests = [value for _, value in curve(record.rows, measured_key(record, "test_accuracy"))]
     values = {
+        **{key: finite(last.get(key)) for key in TASK_METRICS},
         **asdict(row),
         **{key: middle(record.rows, key) for key in MEDIANS},
         "test_error": None if row.test_accuracy is None else 1 - row.test_accuracy,

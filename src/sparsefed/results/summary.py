@@ -6,7 +6,8 @@ The rules, repeated under the table of the report:
   that, or it is unknown, the last ceil(n / 10) of the n rounds in which the attack was evaluated;
 - the *norm ratio* is the median, over the rounds with attackers, of what they sent over what honest devices computed;
 - a run *did not converge* (DNC) if its test loss is not finite in its last evaluated round, or if it is finished and
-  not better than CHANCE times the model that always predicts the most frequent class;
+  not better than CHANCE times the model that always predicts the most frequent class, or, where that class is so
+  frequent, half way from it to 1 (other scores: than a model that ignores its inputs);
 - *landed* and *share* are medians over the rounds with attackers, see `core.metrics.reach`;
 - the *outsized impact* is `core.metrics.outsized_impact` at the last evaluation.
 """
@@ -25,12 +26,16 @@ from sparsefed.core.types import RunRecord
 from sparsefed.results.numbers import Curve, curve, finite, middle, percent
 
 EVALUATED = ("test_accuracy", "test_loss", "attack_accuracy")
+ACCURACY = "test accuracy"
 CHANCE = 1.2
 
 
 @dataclass(frozen=True)
 class SummaryRow:
-    """One run in one line; accuracies are fractions, None where nothing was measured."""
+    """One run in one line; accuracies are fractions, None where nothing was measured.
+
+    `test_accuracy` is the score of the task (`core.target`): the accuracy, or the metric that `scored_by` names.
+    """
 
     name: str  # unique among the runs of one summary
     status: str  # 'finished', 'running' or 'interrupted'
@@ -49,6 +54,8 @@ class SummaryRow:
     share: float | None = None  # the attackers' part of what was applied
     impact: float | None = None  # the paper's OIF
     test_perplexity: float | None = None  # of text
+    scored_by: str = ACCURACY
+    absolute_error: float | None = None  # of regression, in the unit of the targets
 
     @property
     def finished(self) -> bool:
@@ -122,7 +129,7 @@ def summarise(
     Only a 'finished' run can be judged no better than chance; without attackers there is no outsized impact.
     """
     keys = ("test_accuracy", "attack_accuracy", "test_perplexity")
-    lines = {key: curve(rows, key) for key in keys}
+    lines = {key: curve(rows, score_key(facts) if key == "test_accuracy" else key) for key in keys}
     last = {key: line[-1][1] if line else None for key, line in lines.items()}
     tail, seconds = last_epoch(lines["attack_accuracy"], facts.get("epoch")), curve(rows, "seconds")
     by_chance = status == "finished" and _by_chance(facts, last["test_accuracy"])
@@ -142,12 +149,26 @@ def summarise(
         landed=middle(rows, "attack_landed"),
         share=middle(rows, "attack_share"),
         impact=_impact(facts, last["attack_accuracy"]) if attacked else None,
+        scored_by=str(facts.get("score_title", ACCURACY)),
+        absolute_error=errors[-1][1] if (errors := curve(rows, "test_mean_absolute_error")) else None,
     )
+
+
+def measured_key(run: RunRecord, key: str) -> str:
+    """Return the key under which a run's rows have a metric: for test accuracy, that of the task's score."""
+    return score_key(run.manifest.get("task", {})) if key == "test_accuracy" else key
+
+
+def score_key(facts: Mapping[str, Any]) -> str:
+    """Return the key of the metric, in the rows of a run, that the run is judged by."""
+    return str(facts.get("score", "test_accuracy"))
 
 
 def _by_chance(facts: Mapping[str, Any], accuracy: float | None) -> bool:
     chance = finite(facts.get("chance"))
-    return bool(chance) and accuracy is not None and accuracy <= CHANCE * (chance or 0)
+    if chance is None or accuracy is None:
+        return False
+    return accuracy <= min(CHANCE * chance, (1 + chance) / 2)  # where one class is frequent, half way to perfect
 
 
 def _impact(facts: Mapping[str, Any], accuracy: float | None) -> float | None:

@@ -111,7 +111,8 @@ def is_softmax_layer(module: nn.Module) -> bool:
 def is_softmax_task(task: Task) -> bool:
     """Return whether a task is one softmax layer on cross-entropy, none of it frozen: these are the formulas' terms."""
     learned = len(task.slots) == len(list(task.template.parameters()))
-    return is_softmax_layer(task.template) and task.loss is None and learned
+    plain = task.loss is None and task.target.kind in ("classes", "tokens")
+    return is_softmax_layer(task.template) and plain and learned
 
 
 @dataclass(frozen=True)

@@ -169,7 +169,7 @@ def _facts(config: Config, unattacked: Sequence[RunRecord], d: int, problem: Run
     for row in summary(unattacked):
         if not row.converged:
             raise ConfigError(
-                "without attackers and without a defense this config does not learn (test accuracy "
+                f"without attackers and without a defense this config does not learn ({row.scored_by} "
                 f"{percent(row.test_accuracy)} after {row.rounds} rounds), so there is nothing to defend; change "
                 "train.lr, rounds or the model first"
             )

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparsefed import config as configs
+from sparsefed import data
 from sparsefed.attacks import ATTACKS, NEEDS, Attacker, attack_info
 from sparsefed.attacks.goals import untargeted
 from sparsefed.commands.audit.options import AuditOptions
@@ -61,7 +62,7 @@ def attack_specs(options: AuditOptions) -> AttackSpecs:
     """Return the attacks of an audit: the config's own first, then the others."""
     config, own = options.config, options.config.attack
     assert own is not None  # checked by AuditOptions
-    others = _fitting(own)
+    others = _fitting(own, _kind(config))
     lacking = {name: _lacking(info, config) for name, info in others.items()}
     able = [name for name in others if not lacking[name]]
     names = [name for name in options.attack_names if name != own.name]
@@ -84,11 +85,16 @@ def _spec(table: Mapping[str, Any], options: AuditOptions) -> AttackSpec:
     return AttackSpec(table["name"], table, info.goal is not untargeted, several)
 
 
-def _fitting(own: Named) -> dict[str, Attacker]:
+def _kind(config: Config) -> str | None:
+    """Return the kind of the targets of the user's own data; None for listed data, which have classes or tokens."""
+    return data.load(configs.dataset(config)).target_kind if ":" in config.data.name else None
+
+
+def _fitting(own: Named, kind: str | None) -> dict[str, Attacker]:
     """Return the other attacks on the config's goal, then those without one, each group in the order of `place`."""
     goals = (configs.attacker(own).goal, untargeted)
     infos = {name: attack_info(attack) for name, attack in ATTACKS.items() if name != own.name}
-    fitting = [name for name, info in infos.items() if info.goal in goals]
+    fitting = [name for name, info in infos.items() if info.goal in goals and (kind is None or info.fits(kind))]
     fitting.sort(key=lambda name: (infos[name].goal is untargeted, infos[name].place))
     return {name: infos[name] for name in fitting}
 

@@ -36,7 +36,7 @@ def images(channels: int) -> DataSet:
         x = np.clip(patterns[y] + draw.normal(0, 0.15, (len(y), SIDE, SIDE, channels)), 0, 1)
         users = np.arange(TRAIN) // CLASSES % USERS
         train, test = own.Examples(x[:TRAIN], y[:TRAIN], users), own.Examples(x[TRAIN:], y[TRAIN:])
-        return own.arrays("tiny images", train, test, None, 0.2)
+        return own.arrays("tiny images", train, test)
 
     return DataSet(
         name="tiny images", description="generated 8x8 images, 10 classes", read=read, carried_by="sparsefed"

@@ -106,10 +106,10 @@ def group(noun: str, keys: IntArray, generator: np.random.Generator) -> Groups:
 
 def class_groups(rule: str, labels: IntArray, generator: np.random.Generator) -> Groups:
     """Return the classes as groups."""
-    if labels.ndim != 1:
+    if labels.ndim != 1 or labels.dtype.kind == "f":
+        given = "are numbers to predict" if labels.dtype.kind == "f" else f"have labels {list(labels.shape[1:])}"
         raise ConfigError(
-            f"{rule} needs one class for each example, but these examples have labels {list(labels.shape[1:])}; use "
-            "iid, by_user or power_law"
+            f"{rule} needs one class for each example, but these examples {given}; use iid, by_user or power_law"
         )
     return group("class", labels, generator)
 

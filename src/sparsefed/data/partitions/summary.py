@@ -43,7 +43,7 @@ def portrait(partition: Partition, labels: IntArray, classes: int, most: int = M
     sizes = np.diff(partition.offsets)
     seen = np.zeros(len(labels), bool)
     seen[partition.examples] = True
-    single = labels.ndim == 1
+    single = labels.ndim == 1 and labels.dtype.kind != "f"
     chosen, owned = mixtures(partition, labels, classes, most) if single else ((), ())
     return Portrait(
         devices=partition.devices,
