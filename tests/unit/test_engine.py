@@ -164,6 +164,74 @@ def test_normalisation_layers(sizes: list[int], kind: str, bias: bool, seed: int
 
 
 @settings(max_examples=25, deadline=None)
+@given(sizes=sizes_lists, several=st.booleans(), eps=st.sampled_from([None, 1e-3]), seed=st.integers(0, 1000))
+def test_rms_norm(sizes: list[int], several: bool, eps: float | None, seed: int) -> None:
+    def build() -> nn.Module:
+        norm = nn.RMSNorm([4, 16] if several else [16], eps=eps)
+        return nn.Sequential(nn.Linear(16, 16), norm, nn.Tanh(), nn.Flatten(), nn.Linear(64, 3))
+
+    assert_same(make_task(seeded(build, seed)), examples((4, 16), sizes, 3, seed), LocalStep(0.7, 0.1))
+
+
+@settings(max_examples=25, deadline=None)
+@given(sizes=sizes_lists, shared=st.booleans(), image=st.booleans(), seed=st.integers(0, 1000))
+def test_prelu(sizes: list[int], shared: bool, image: bool, seed: int) -> None:
+    def build() -> nn.Module:
+        first = nn.Conv2d(2, 4, 3) if image else nn.Linear(6, 4)
+        return nn.Sequential(first, nn.PReLU(1 if shared else 4), nn.Flatten(), nn.Linear(16 if image else 4, 3))
+
+    shape = (2, 4, 4) if image else (6,)
+    assert_same(make_task(seeded(build, seed)), examples(shape, sizes, 3, seed), LocalStep(0.7, 0.1))
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    sizes=sizes_lists,
+    dimensions=st.integers(1, 3),
+    kernel=st.integers(1, 3),
+    stride=st.integers(1, 2),
+    padding=st.integers(0, 1),
+    extra=st.booleans(),
+    groups=st.sampled_from([1, 2]),
+    bias=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+def test_transposed_convolutions(
+    sizes: list[int],
+    dimensions: int,
+    kernel: int,
+    stride: int,
+    padding: int,
+    extra: bool,
+    groups: int,
+    bias: bool,
+    seed: int,
+) -> None:
+    kinds = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+    output_padding = int(extra and stride > 1)
+
+    def build() -> nn.Module:
+        first = kinds[dimensions - 1](2, 4, kernel, stride, padding, output_padding, groups, bias)
+        return nn.Sequential(first, nn.Tanh(), nn.Flatten(), nn.LazyLinear(3))
+
+    module, shape = seeded(build, seed), (2, *[3] * dimensions)
+    module(torch.zeros(1, *shape))
+    assert_same(make_task(module), examples(shape, sizes, 3, seed), LocalStep(0.7, 0.1))
+
+
+def test_a_transposed_convolution_may_be_given_its_output_size() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.out = nn.ConvTranspose2d(2, 3, 3, 2), nn.Linear(3 * 64, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.out(self.up(x, output_size=[8, 8]).flatten(1))  # type: ignore[no-any-return]
+
+    assert_same(make_task(seeded(Net)), examples((2, 3, 3), [2, 1, 2], 3, 0))
+
+
+@settings(max_examples=25, deadline=None)
 @given(sizes=sizes_lists, vocabulary=st.integers(2, 60), padded=st.booleans(), seed=st.integers(0, 1000))
 def test_embedding(sizes: list[int], vocabulary: int, padded: bool, seed: int) -> None:
     class Net(nn.Module):
