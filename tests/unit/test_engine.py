@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 from sparsefed.core.engine import Cohort, LocalStep
 from sparsefed.core.errors import ConfigError
-from sparsefed.core.task import load_flat, make_task, working_copy
+from sparsefed.core.task import load_flat, make_task
 from sparsefed.core.types import Batch
 from sparsefed.engines import fused, loop
-from sparsefed.engines.fused import _fused_block, _groups
+from sparsefed.engines.fused import _fused_block, _groups, prepare
 from sparsefed.engines.layers import _CONV2D, Call
 from sparsefed.models import MODELS, TEXT_MODELS, cnn
 from tests.support.cohorts import PLAIN, assert_same, by_client, cohort_of, seeded
@@ -286,7 +286,18 @@ class Tied(nn.Module):
         return self.second(torch.tanh(self.first(x)))  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize(("net", "inputs"), [(Shared, 6), (Tied, 3)])
+class Own(nn.Module):
+    """A parameter outside any known layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.layer = nn.Parameter(torch.ones(4)), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x * self.scale)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(("net", "inputs"), [(Shared, 6), (Tied, 3), (Own, 4)])
 def test_layers_used_in_unusual_ways(net: Callable[[], nn.Module], inputs: int) -> None:
     assert_same(make_task(seeded(net)), examples((inputs,), [2, 3, 1], 3, 0), LocalStep(1.0, 0.01))
 
@@ -302,18 +313,7 @@ class Hidden(nn.Module):
         return F.linear(torch.tanh(self.layer(x)), self.layer.weight)
 
 
-class Own(nn.Module):
-    """A parameter outside any known layer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale, self.layer = nn.Parameter(torch.ones(4)), nn.Linear(4, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x * self.scale)  # type: ignore[no-any-return]
-
-
-@pytest.mark.parametrize("net", [Hidden, Own])
+@pytest.mark.parametrize("net", [Hidden])
 def test_unknown_models_fall_back_to_the_loop_with_one_line(
     net: Callable[[], nn.Module], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -363,8 +363,8 @@ def test_a_broken_device_spoils_no_other(bad: float) -> None:
     batch = good.gather(np.arange(3))
     x = batch.x.clone()
     x[2:4] = bad
-    module = working_copy(task, torch.float32).requires_grad_(False)
-    load_flat(task, module, task.initial())
+    module = prepare(task, torch.float32)
+    load_flat(task, module.module, task.initial())
     step = LocalStep(1.0, 0.0)
     broken = _fused_block(task, module, task.initial(), np.arange(3), Batch(x, batch.y, batch.sizes), step)
     whole = _fused_block(task, module, task.initial(), np.arange(3), batch, step)

@@ -143,8 +143,12 @@ def load_flat(task: Task, module: nn.Module, theta: Tensor) -> None:
 
 
 def draws(module: nn.Module) -> bool:
-    """Return whether the module has random layers (dropout)."""
-    return any(isinstance(layer, nn.modules.dropout._DropoutNd) for layer in module.modules())
+    """Return whether the module has random layers (dropout, also that inside of attention and recurrent layers)."""
+    random = (nn.modules.dropout._DropoutNd, nn.RReLU)
+    holding = (nn.MultiheadAttention, nn.RNNBase)
+    return any(
+        isinstance(layer, random) or (isinstance(layer, holding) and layer.dropout > 0) for layer in module.modules()
+    )
 
 
 @contextmanager

@@ -22,6 +22,9 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
+
+from sparsefed.engines.recurrent import StateProducts
 
 GHOST_MARGIN = 0.55  # a ghost norm may cost this share of the direct contraction: one call per client is wasteful
 SHIFT_COST = 700  # multiplications that take as long as shifting and adding one entry of a Gram matrix
@@ -50,6 +53,24 @@ class Call(NamedTuple):
     @property
     def clients(self) -> int:
         return int(self.groups[-1].clients.stop)
+
+
+def folded_call(call: Call) -> tuple[Call, bool]:
+    """Return a call on examples that each had a batch of their own with these folded into one, and whether there were.
+
+    [M, b, ...] becomes [M b, ...], in groups of clients that are b times as large. A layer may also have been given an
+    example without a batch axis.
+    """
+    shape = getattr(call.layer, "normalized_shape", None)
+    convolution = getattr(call.layer, "kernel_size", None)
+    own = len(shape) if shape is not None else 1 + len(convolution) if convolution is not None else 1
+    if call.g.dim() - 1 <= own:
+        return call, False
+    times = call.g.shape[1]
+    groups = tuple(
+        Group(q.clients, slice(q.examples.start * times, q.examples.stop * times), q.size * times) for q in call.groups
+    )
+    return Call(call.layer, call.a.flatten(0, 1), call.g.flatten(0, 1), groups), True
 
 
 # --- sums over a client's examples ---------------------------------------------------------------------------------
@@ -398,6 +419,8 @@ _TRANSPOSED = Layer(_transposed_rows)
 
 LAYERS: dict[type[nn.Module], Layer] = {
     nn.Linear: _LINEAR,
+    NonDynamicallyQuantizableLinear: _LINEAR,  # the last projection of attention
+    StateProducts: Layer(_linear_rows),  # direct: its output is not the product that a ghost would need
     nn.Conv1d: _CONV,
     nn.Conv2d: _CONV2D,
     nn.Conv3d: _CONV,
