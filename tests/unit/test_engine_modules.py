@@ -12,8 +12,12 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from sparsefed.core.engine import Cohort, LocalStep
-from sparsefed.core.task import make_task
-from sparsefed.engines import fused
+from sparsefed.core.errors import ConfigError
+from sparsefed.core.task import Task, make_task
+from sparsefed.core.types import Batch
+from sparsefed.engines import ENGINES, fused, loop
+from sparsefed.engines import unfused as unfused_engine
+from sparsefed.engines.unfused import gradients, unfused
 from tests.support.cohorts import assert_same, by_client, cohort_of, seeded
 
 sizes_lists = st.lists(st.integers(1, 4), min_size=1, max_size=5)
@@ -281,3 +285,143 @@ def test_many_numbers_outside_of_layers_are_left_to_the_loop() -> None:
     task = make_task(seeded(Net))
     (block,) = fused(task)(task.initial(), examples((400,), [2, 1]), STEP)
     assert type(block).__name__ == "RowsBlock"
+
+
+# --- what the fused pass does not know: vmap or the loop, by a rule --------------------------------------------------
+
+
+class Hidden(nn.Module):
+    """Uses a layer's weight behind its back: no hook can see it, but vmap can."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(torch.tanh(self.layer(x)), self.layer.weight)
+
+
+class Looking(Hidden):
+    """Also looks at a number, which vmap cannot."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = super().forward(x)
+        return out if float(out.detach().sum()) > 1e9 else torch.tanh(out)
+
+
+@pytest.mark.parametrize("net", [Hidden, Looking])
+@pytest.mark.parametrize("limit", [0.0, 1e3, 1e9])
+@settings(max_examples=6, deadline=None)
+@given(sizes=st.lists(st.integers(1, 3), min_size=1, max_size=25), seed=st.integers(0, 1000))
+def test_other_models_are_computed_by_vmap_or_client_by_client(
+    net: Callable[[], nn.Module], limit: float, sizes: list[int], seed: int
+) -> None:
+    task, cohort = make_task(seeded(net, seed)), examples((4,), sizes, seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(unfused_engine, "STACK_LIMIT", limit)
+        rows, _ = by_client(ENGINES["fused"](task), task.initial(), cohort, STEP)
+    truth, _ = by_client(loop(task), task.initial(), cohort, STEP)
+    torch.testing.assert_close(rows, truth, rtol=1e-5, atol=1e-6)
+
+
+def test_the_rule_sends_small_models_to_vmap_and_large_ones_to_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    task, cohort = make_task(seeded(Hidden)), examples((4,), [2] * 25)
+    taken: list[int] = []
+
+    def spy(task: Task, module: nn.Module, theta: Tensor, batch: Batch) -> Tensor:
+        taken.append(len(batch.sizes))
+        return gradients(task, module, theta, batch)
+
+    monkeypatch.setattr(unfused_engine, "gradients", spy)
+    for limit, expected in ((2 * 64.0, [5, 10, 10]), (2 * 64.0 - 1, [1] * 25)):  # two products of a 4 x 4 matrix
+        taken.clear()
+        monkeypatch.setattr(unfused_engine, "STACK_LIMIT", limit)
+        list(unfused(task)(task.initial(), cohort, STEP))
+        assert sorted(taken[1:]) == expected  # the first is the probe
+
+
+# --- modules of torch.nn at random -----------------------------------------------------------------------------------
+
+
+class Wrapped(nn.Module):
+    """A module of torch.nn on examples [M, 4, 6], between linear layers."""
+
+    def __init__(self, inner: nn.Module, call: str) -> None:
+        super().__init__()
+        self.before, self.inner, self.call, self.out = nn.Linear(6, 6), inner, call, nn.LazyLinear(3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.tanh(self.before(x))
+        if self.call == "pair":
+            h = self.inner(h, x)
+        elif self.call == "image":
+            h = self.inner(h.unsqueeze(1).expand(-1, 4, -1, -1))
+        elif self.call == "cell":
+            h = self.inner(h[:, 0])
+        elif self.call == "tokens":
+            h = self.inner((x > 0).long().sum(-1))
+        else:
+            h = self.inner(h)
+        return self.out((h[0] if isinstance(h, tuple) else h).flatten(1))  # type: ignore[no-any-return]
+
+
+KINDS: dict[str, tuple[str, Callable[[], nn.Module]]] = {
+    "AdaptiveAvgPool1d": ("", lambda: nn.AdaptiveAvgPool1d(2)),
+    "Bilinear": ("pair", lambda: nn.Bilinear(6, 6, 2)),
+    "CELU": ("", nn.CELU),
+    "ChannelShuffle": ("image", lambda: nn.ChannelShuffle(2)),
+    "Conv1d circular": ("", lambda: nn.Conv1d(4, 2, 3, padding=1, padding_mode="circular")),
+    "Conv1d same": ("", lambda: nn.Conv1d(4, 2, 2, padding="same")),
+    "Conv2d reflect": ("image", lambda: nn.Conv2d(4, 2, 3, padding=1, padding_mode="reflect")),
+    "ConvTranspose2d": ("image", lambda: nn.ConvTranspose2d(4, 2, 3, 2)),
+    "Dropout at rest": ("", lambda: nn.Dropout(0.0)),
+    "Embedding": ("tokens", lambda: nn.Embedding(7, 3)),
+    "Embedding by frequency": ("tokens", lambda: nn.Embedding(7, 3, scale_grad_by_freq=True)),
+    "EmbeddingBag": ("tokens", lambda: nn.EmbeddingBag(7, 3)),
+    "Fold": ("", lambda: nn.Fold((3, 4), (2, 2))),
+    "GLU": ("", nn.GLU),
+    "GRU": ("", lambda: nn.GRU(6, 3, batch_first=True)),
+    "GRU of time first": ("", lambda: nn.GRU(6, 3)),
+    "GRUCell": ("cell", lambda: nn.GRUCell(6, 3)),
+    "GroupNorm": ("", lambda: nn.GroupNorm(2, 4)),
+    "InstanceNorm1d": ("", lambda: nn.InstanceNorm1d(4, affine=True)),
+    "InstanceNorm1d with memory": ("", lambda: nn.InstanceNorm1d(4, affine=True, track_running_stats=True)),
+    "LSTM": ("", lambda: nn.LSTM(6, 3, batch_first=True)),
+    "LSTMCell": ("cell", lambda: nn.LSTMCell(6, 3)),
+    "LayerNorm": ("", lambda: nn.LayerNorm([4, 6])),
+    "LocalResponseNorm": ("", lambda: nn.LocalResponseNorm(2)),
+    "PReLU": ("", lambda: nn.PReLU(4)),
+    "PixelShuffle": ("image", lambda: nn.PixelShuffle(2)),
+    "RMSNorm": ("", lambda: nn.RMSNorm(6)),
+    "RNN": ("", lambda: nn.RNN(6, 3, batch_first=True)),
+    "RNNCell": ("cell", lambda: nn.RNNCell(6, 3)),
+    "Softmax": ("", lambda: nn.Softmax(1)),
+    "TransformerEncoderLayer": ("", lambda: nn.TransformerEncoderLayer(6, 2, 8, 0.0)),
+    "Upsample": ("", lambda: nn.Upsample(scale_factor=2)),
+    "BatchNorm1d": ("", lambda: nn.BatchNorm1d(4)),
+    "SyncBatchNorm": ("", lambda: nn.SyncBatchNorm(4)),
+    "spectral norm": ("", lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(6, 3))),
+    "weight norm": ("", lambda: nn.utils.parametrizations.weight_norm(nn.Linear(6, 3))),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same'")
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=3, deadline=None)
+@given(sizes=sizes_lists, seed=st.integers(0, 1000))
+def test_any_module_of_torch_agrees_with_the_loop_or_is_refused(kind: str, sizes: list[int], seed: int) -> None:
+    call, build = KINDS[kind]
+    module = seeded(lambda: Wrapped(build(), call), seed)
+    module.eval()(torch.randn(2, 4, 6))
+    try:
+        task = make_task(module)
+    except ConfigError as error:
+        assert "BatchNorm" in kind or kind in ("spectral norm", "InstanceNorm1d with memory")
+        assert "update would depend on" in str(error)
+        return
+    assert "BatchNorm" not in kind
+    cohort = examples((4, 6), sizes, seed)
+    truth, _ = by_client(loop(task), task.initial(), cohort, STEP)
+    rows, _ = by_client(ENGINES["fused"](task), task.initial(), cohort, STEP)
+    off, size = (rows - truth).norm(dim=1), truth.norm(dim=1)
+    assert torch.all(off <= 1e-4 * size + 1e-6), kind

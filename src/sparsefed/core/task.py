@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.nn.utils.parametrizations import _SpectralNorm
 
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.types import IGNORED
@@ -89,14 +91,9 @@ def make_task(module: nn.Module, prepare: Callable[[Tensor], Tensor] | None = No
         loss: (outputs, targets) -> the loss of each example; by default cross-entropy.
 
     Raises:
-        ConfigError: if the module has a BatchNorm layer or nothing to train.
+        ConfigError: if the module has a BatchNorm layer, a layer with a memory of its own, or nothing to train.
     """
-    for name, layer in module.named_modules():
-        if isinstance(layer, _BatchNorm):
-            raise ConfigError(
-                f"layer '{name}' is a {type(layer).__name__}: it mixes the examples of a batch, so one device's update "
-                "would depend on other devices' data; use GroupNorm or LayerNorm instead"
-            )
+    _require_independent(module)
     slots, start = [], 0
     for name, parameter in module.named_parameters():
         if parameter.requires_grad:
@@ -105,6 +102,22 @@ def make_task(module: nn.Module, prepare: Callable[[Tensor], Tensor] | None = No
     if not slots:
         raise ConfigError("the model has no trainable parameter: nothing to learn")
     return Task(copy.deepcopy(module), tuple(slots), prepare or as_float, loss)
+
+
+def _require_independent(module: nn.Module) -> None:
+    """Refuse a module in which one device's update would depend on other devices."""
+    for name, layer in module.named_modules():
+        if isinstance(layer, _BatchNorm):
+            raise ConfigError(
+                f"layer '{name}' is a {type(layer).__name__}: it mixes the examples of a batch, so one device's update "
+                "would depend on other devices' data; use GroupNorm or LayerNorm instead"
+            )
+        if isinstance(layer, _SpectralNorm) or (isinstance(layer, _InstanceNorm) and layer.track_running_stats):
+            raise ConfigError(
+                f"layer '{name}' is a {type(layer).__name__.strip('_')} that changes a memory of its own in every "
+                "pass, so one device's update would depend on who trained before; use one without running statistics, "
+                "or weight_norm instead of spectral_norm"
+            )
 
 
 def as_float(x: Tensor) -> Tensor:

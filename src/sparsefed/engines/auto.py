@@ -30,6 +30,7 @@ from sparsefed.engines.several_steps import (
     operations,
     stackable,
 )
+from sparsefed.engines.unfused import unfused
 from sparsefed.kernels.blocks import RowsBlock
 
 log = logging.getLogger(__name__)
@@ -39,7 +40,7 @@ Way = Literal["rule", "by client", "stacked"]
 
 def local(task: Task, dtype: torch.dtype = torch.float32, budget: int = MEMORY_BUDGET, way: Way = "rule") -> Engine:
     """Compute one local step in one batched pass, several on stacked weights or one client at a time."""
-    single = fused(task, dtype, budget)
+    single = fused(task, dtype, budget, unfused(task, dtype, budget))
     several = loop(task, dtype, budget) if draws(task.template) else _several(task, dtype, budget, way)
 
     def compute(theta: Tensor, cohort: Cohort, step: LocalStep) -> Iterator[Updates]:

@@ -23,7 +23,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from sparsefed.core.engine import MEMORY_BUDGET, Cohort, Engine, LocalStep, few, one_step, split
 from sparsefed.core.errors import ConfigError
-from sparsefed.core.task import Slot, Task, load_flat, seeded_layers, working_copy
+from sparsefed.core.task import Slot, Task, draws, load_flat, seeded_layers, working_copy
 from sparsefed.core.types import Batch, Block, IntArray
 from sparsefed.engines.attention import attention_known, open_attention
 from sparsefed.engines.layers import LAYERS, Call, Group, Layer, bias_rows, folded_call, per_client_sum
@@ -387,7 +387,7 @@ def _tried(task: Task, theta: Tensor, cohort: Cohort, dtype: torch.dtype) -> tup
     and so does one that sees its examples along another axis, or all alike: these are computed apart.
     """
     batch = few(cohort)
-    slow = working_copy(task, torch.float32).eval()
+    slow = working_copy(task, torch.float32).train(not draws(task.template))
     load_flat(task, slow, theta)
     truth = client_rows(task, slow, theta, batch, LocalStep(1.0, 0.0))
     for apart in (False, True)[bool(plain_parameters(task)) :]:
@@ -402,7 +402,7 @@ def _tried(task: Task, theta: Tensor, cohort: Cohort, dtype: torch.dtype) -> tup
 
 def _probe(task: Task, ready: Prepared, theta: Tensor, batch: Batch, truth: Tensor) -> float | None:
     """Return the bytes per example in float32, or None if one batched pass does not give the loop's rows."""
-    load_flat(task, ready.module.eval(), theta)
+    load_flat(task, ready.module.train(not draws(task.template)), theta)
     saved: dict[int, int] = {}
     weights = {parameter.data_ptr() for parameter in ready.module.parameters()}  # saved too, but not for each example
 
