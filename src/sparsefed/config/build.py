@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from sparsefed import data
 from sparsefed.attacks import NEEDS, Attack, Goal, Scene, equip
 from sparsefed.config import lookup as names
-from sparsefed.config.schema import Config
+from sparsefed.config.schema import Config, TrainTable
 from sparsefed.core.dtypes import computed_in
 from sparsefed.core.engine import LocalPlan
 from sparsefed.core.errors import ConfigError, quoted
@@ -98,14 +98,24 @@ def build(config: Config, load: Callable[[data.DataSet], Arrays] = data.load) ->
         gradient=differentiator(task, dtype),
         layers=tuple(slot.stop - slot.start for slot in task.slots),
         root=_root(config, arrays),
-        plan=LocalPlan(
-            config.train.local_epochs, config.train.local_batch, config.train.local_decay, config.train.prox
-        ),
+        plan=_plan(config.train),
         local_lr=config.train.local_lr,
     )
     evaluate = _evaluation(task, arrays, dtype, goal)
     return BuiltSimulation(
         config, setup, task.initial(), evaluate, _facts(config, arrays, federation, goal), task, config.rounds
+    )
+
+
+def _plan(train: TrainTable) -> LocalPlan:
+    return LocalPlan(
+        train.local_epochs,
+        train.local_batch,
+        train.local_decay,
+        train.prox,
+        train.local_steps,
+        train.local_momentum or 0.0,
+        train.local_optimizer == "adam",
     )
 
 

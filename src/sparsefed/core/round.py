@@ -293,11 +293,23 @@ def _knowledge(
 
 
 def _total_rate(setup: RoundSetup, context: Context, hostile: IntArray) -> float:
-    """Return the sum of a device's step rates, averaged over the attackers: the factor on a constant gradient."""
+    """Return the sum of a device's step rates, averaged over the attackers: the factor on a constant gradient.
+
+    Momentum beta makes the t-th step 1 + beta + ... + beta^(t-1) times as long. Adam's steps have another direction:
+    the sum of its rates is the scale that is left.
+    """
     step, sizes = _local_step(setup, context), setup.federation.sizes(hostile)
     if one_step(step.plan, sizes):
         return step.scale
-    return float(np.mean([sum(turn.rate for turn in turns(step, 0, size)) for size in sizes.tolist()]))
+    return float(np.mean([_travelled(step, size) for size in sizes.tolist()]))
+
+
+def _travelled(step: LocalStep, size: int) -> float:
+    total, speed = 0.0, 0.0
+    for turn in turns(step, 0, size):
+        speed = 1 + step.plan.momentum * speed
+        total += turn.rate * speed
+    return total
 
 
 def _trainer(setup: RoundSetup, theta: Tensor, context: Context, hostile: IntArray) -> Callable[[Batch], Tensor] | None:
