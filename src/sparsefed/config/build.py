@@ -34,6 +34,7 @@ ROOT = 100  # examples of a server that needs some, unless configured (as in FLT
 PORTRAYED = 60  # devices whose examples the manifest counts, for the figure in a report
 MOST_PARAMETERS = 2**31  # of a model: 8 GB of float32
 SCORES = 2**24  # outputs per evaluation batch at most: 64 MB of float32
+MOST_REMEMBERED = 10**9  # numbers of all devices' momentum together: 4 GB
 
 
 @dataclass(frozen=True)
@@ -100,11 +101,23 @@ def build(config: Config, load: Callable[[data.DataSet], Arrays] = data.load) ->
         root=_root(config, arrays),
         plan=_plan(config.train),
         local_lr=config.train.local_lr,
+        worker_momentum=config.train.worker_momentum,
     )
+    _require_memory(config, task, federation)
     evaluate = _evaluation(task, arrays, dtype, goal)
     return BuiltSimulation(
         config, setup, task.initial(), evaluate, _facts(config, arrays, federation, goal), task, config.rounds
     )
+
+
+def _require_memory(config: Config, task: Task, federation: Federation) -> None:
+    """Refuse worker momentum of more numbers than fit into memory: one vector for every device that takes part."""
+    devices = min(federation.device_count, config.rounds * federation.n)
+    if config.train.worker_momentum is not None and devices * task.d > MOST_REMEMBERED:
+        raise ConfigError(
+            f"train.worker_momentum keeps {task.d:,} numbers for each of {devices:,} devices; at most "
+            f"{MOST_REMEMBERED:,} in all fit into memory, so use fewer devices or a smaller model"
+        )
 
 
 def _plan(train: TrainTable) -> LocalPlan:

@@ -81,6 +81,7 @@ class TrainTable(_Table):
     prox: Number = Field(0.0, ge=0)  # FedProx's mu
     local_momentum: Number | None = Field(None, ge=0, lt=1)  # of a device's own steps, from 0 in every round
     local_optimizer: Literal["sgd", "adam"] | None = None  # None: sgd
+    worker_momentum: Number | None = Field(None, ge=0, lt=1)  # beta of the average that a device sends; None: none
     loss: str | None = None  # None: cross-entropy; else (outputs, targets) -> the loss of each example
     dtype: Literal["float32", "bfloat16"] = "float32"
     engine: str = "fused"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from statistics import median
@@ -27,6 +27,7 @@ from sparsefed.core.rng import integer_seed
 from sparsefed.core.schedule import Schedule
 from sparsefed.core.threat import Attack, BoolArray, Knowledge
 from sparsefed.core.types import Batch, Block, Context, Defense, IntArray, State, Step
+from sparsefed.core.worker_momentum import averaged
 from sparsefed.kernels.blocks import RowsBlock
 
 Metrics = Mapping[str, Any]
@@ -41,6 +42,7 @@ class ServerState:
     round: int  # rounds done
     theta: Tensor  # float32 [d]
     defense: State
+    devices: State = field(default_factory=dict)  # worker momentum by device, of those that have taken part
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ class RoundSetup:
     root: Batch | None = None  # the server's own examples, if the defense needs an update on them
     plan: LocalPlan = ONE_STEP  # how many local steps a device takes; several need `device_lr`
     local_lr: float | None = None  # the rate of a device's own steps; None: lambda(t)
+    worker_momentum: float | None = None  # beta; None: devices send the round's update
 
 
 @dataclass(frozen=True)
@@ -85,12 +88,12 @@ def run_round(setup: RoundSetup, state: ServerState) -> RoundReport:
     context = _context(setup, state.theta, state.round + 1)
     cohort = setup.federation.cohort(context.round)
     hostile = setup.federation.attackers(cohort, context.round) if setup.attack else np.zeros(len(cohort), bool)
-    honest = _Honest(setup, state.theta, cohort[~hostile], context, keep=_sees_honest(setup, hostile))
+    honest = _Honest(setup, state, cohort[~hostile], context, keep=_sees_honest(setup, hostile))
     crafted = _Crafted(setup, state, cohort[hostile], context, honest)
     updates = _Updates(chain(honest, crafted))
     step = setup.defense.step(state.defense, updates, context)
     updates.require_read()
-    after = ServerState(context.round, state.theta - step.delta, step.state)
+    after = ServerState(context.round, state.theta - step.delta, step.state, {**state.devices, **honest.averages})
     metrics = _metrics(setup, state, context, step, honest, crafted)
     return RoundReport(after, metrics, time.perf_counter() - began)
 
@@ -157,9 +160,10 @@ class _Updates:
 class _Honest:
     """The honest updates of a round, computed one block at a time, with a record of their norms."""
 
-    def __init__(self, setup: RoundSetup, theta: Tensor, ids: IntArray, context: Context, keep: bool) -> None:
-        self._setup, self._theta, self.ids, self._context, self._keep = setup, theta, ids, context, keep
+    def __init__(self, setup: RoundSetup, state: ServerState, ids: IntArray, context: Context, keep: bool) -> None:
+        self._setup, self._state, self.ids, self._context, self._keep = setup, state, ids, context, keep
         self.norms: list[float] = []
+        self.averages: dict[str, Tensor] = {}  # worker momentum of these devices, after the round
         self.rows: list[Tensor] = []  # only if the attackers may see them
 
     def __iter__(self) -> Iterator[Block]:
@@ -167,13 +171,20 @@ class _Honest:
             return
         federation, context = self._setup.federation, self._context
         cohort = Cohort(self.ids, federation.sizes(self.ids), partial(federation.training, round=context.round))
-        for block in self._setup.engine(self._theta, cohort, _local_step(self._setup, context)):
-            watched = _Watched(block)
+        for block in self._setup.engine(self._state.theta, cohort, _local_step(self._setup, context)):
+            watched = _Watched(self._sent(block))
             self.norms += watched.norms().tolist()
             if self._keep:
                 self.rows.append(watched.rows())
             yield watched
             del block, watched  # its memory must be free while the next one is computed
+
+    def _sent(self, block: Block) -> Block:
+        if self._setup.worker_momentum is None:
+            return block
+        sent, averages = averaged(block, self._state.devices, self._setup.worker_momentum)
+        self.averages |= averages
+        return sent
 
 
 class _Crafted:
