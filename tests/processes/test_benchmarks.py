@@ -274,6 +274,15 @@ def test_local_training_runs_and_writes_its_numbers(run: Run, tmp_path: Path) ->
 
 
 @pytest.mark.slow
+def test_own_models_runs_and_writes_its_numbers(tmp_path: Path) -> None:
+    run("benchmarks.own_models", "--quick", "--models", "vit,gru,hidden", "--json", f"{tmp_path}/o.json")
+    found = results(tmp_path / "o.json")
+    assert {"loop / ours", "vmap / ours"} <= {what for what, _ in found}
+    for model in json.loads((tmp_path / "o.json").read_text())["details"]["models"].values():
+        assert all(difference < 1e-3 for difference in model["difference"].values())
+
+
+@pytest.mark.slow
 @needs_linux
 def test_loading_runs_and_writes_its_numbers(run: Run, tmp_path: Path) -> None:
     run("benchmarks.loading", "--quick", "--json", f"{tmp_path}/l.json")

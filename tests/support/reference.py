@@ -56,6 +56,15 @@ def momentum(update: Vector, buffer: Vector, rho: float) -> Vector:
     return [rho * r + u for r, u in zip(buffer, update, strict=True)]
 
 
+def worker_momentum(updates: Sequence[Sequence[float] | None], beta: float) -> Vector:
+    """What a device sends after these rounds, of which it missed those that are None."""
+    taken = [update for update in updates if update is not None]
+    sent = [float(x) for x in taken[0]]
+    for update in taken[1:]:
+        sent = [(1 - beta) * float(x) + beta * m for x, m in zip(update, sent, strict=True)]
+    return sent
+
+
 def topk(x: Sequence[float], k: int) -> list[int]:
     """Ascending indices of the k largest |x_i|; of equal ones, the lowest index first."""
     chosen: list[int] = []

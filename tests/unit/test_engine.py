@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 from sparsefed.core.engine import Cohort, LocalStep
 from sparsefed.core.errors import ConfigError
-from sparsefed.core.task import load_flat, make_task, working_copy
+from sparsefed.core.task import load_flat, make_task
 from sparsefed.core.types import Batch
 from sparsefed.engines import fused, loop
-from sparsefed.engines.fused import _fused_block, _groups
+from sparsefed.engines.fused import _fused_block, _groups, prepare
 from sparsefed.engines.layers import _CONV2D, Call
 from sparsefed.models import MODELS, TEXT_MODELS, cnn
 from tests.support.cohorts import PLAIN, assert_same, by_client, cohort_of, seeded
@@ -164,6 +164,74 @@ def test_normalisation_layers(sizes: list[int], kind: str, bias: bool, seed: int
 
 
 @settings(max_examples=25, deadline=None)
+@given(sizes=sizes_lists, several=st.booleans(), eps=st.sampled_from([None, 1e-3]), seed=st.integers(0, 1000))
+def test_rms_norm(sizes: list[int], several: bool, eps: float | None, seed: int) -> None:
+    def build() -> nn.Module:
+        norm = nn.RMSNorm([4, 16] if several else [16], eps=eps)
+        return nn.Sequential(nn.Linear(16, 16), norm, nn.Tanh(), nn.Flatten(), nn.Linear(64, 3))
+
+    assert_same(make_task(seeded(build, seed)), examples((4, 16), sizes, 3, seed), LocalStep(0.7, 0.1))
+
+
+@settings(max_examples=25, deadline=None)
+@given(sizes=sizes_lists, shared=st.booleans(), image=st.booleans(), seed=st.integers(0, 1000))
+def test_prelu(sizes: list[int], shared: bool, image: bool, seed: int) -> None:
+    def build() -> nn.Module:
+        first = nn.Conv2d(2, 4, 3) if image else nn.Linear(6, 4)
+        return nn.Sequential(first, nn.PReLU(1 if shared else 4), nn.Flatten(), nn.Linear(16 if image else 4, 3))
+
+    shape = (2, 4, 4) if image else (6,)
+    assert_same(make_task(seeded(build, seed)), examples(shape, sizes, 3, seed), LocalStep(0.7, 0.1))
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    sizes=sizes_lists,
+    dimensions=st.integers(1, 3),
+    kernel=st.integers(1, 3),
+    stride=st.integers(1, 2),
+    padding=st.integers(0, 1),
+    extra=st.booleans(),
+    groups=st.sampled_from([1, 2]),
+    bias=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+def test_transposed_convolutions(
+    sizes: list[int],
+    dimensions: int,
+    kernel: int,
+    stride: int,
+    padding: int,
+    extra: bool,
+    groups: int,
+    bias: bool,
+    seed: int,
+) -> None:
+    kinds = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+    output_padding = int(extra and stride > 1)
+
+    def build() -> nn.Module:
+        first = kinds[dimensions - 1](2, 4, kernel, stride, padding, output_padding, groups, bias)
+        return nn.Sequential(first, nn.Tanh(), nn.Flatten(), nn.LazyLinear(3))
+
+    module, shape = seeded(build, seed), (2, *[3] * dimensions)
+    module(torch.zeros(1, *shape))
+    assert_same(make_task(module), examples(shape, sizes, 3, seed), LocalStep(0.7, 0.1))
+
+
+def test_a_transposed_convolution_may_be_given_its_output_size() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.out = nn.ConvTranspose2d(2, 3, 3, 2), nn.Linear(3 * 64, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.out(self.up(x, output_size=[8, 8]).flatten(1))  # type: ignore[no-any-return]
+
+    assert_same(make_task(seeded(Net)), examples((2, 3, 3), [2, 1, 2], 3, 0))
+
+
+@settings(max_examples=25, deadline=None)
 @given(sizes=sizes_lists, vocabulary=st.integers(2, 60), padded=st.booleans(), seed=st.integers(0, 1000))
 def test_embedding(sizes: list[int], vocabulary: int, padded: bool, seed: int) -> None:
     class Net(nn.Module):
@@ -218,7 +286,18 @@ class Tied(nn.Module):
         return self.second(torch.tanh(self.first(x)))  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize(("net", "inputs"), [(Shared, 6), (Tied, 3)])
+class Own(nn.Module):
+    """A parameter outside any known layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.layer = nn.Parameter(torch.ones(4)), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x * self.scale)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(("net", "inputs"), [(Shared, 6), (Tied, 3), (Own, 4)])
 def test_layers_used_in_unusual_ways(net: Callable[[], nn.Module], inputs: int) -> None:
     assert_same(make_task(seeded(net)), examples((inputs,), [2, 3, 1], 3, 0), LocalStep(1.0, 0.01))
 
@@ -234,18 +313,7 @@ class Hidden(nn.Module):
         return F.linear(torch.tanh(self.layer(x)), self.layer.weight)
 
 
-class Own(nn.Module):
-    """A parameter outside any known layer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale, self.layer = nn.Parameter(torch.ones(4)), nn.Linear(4, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x * self.scale)  # type: ignore[no-any-return]
-
-
-@pytest.mark.parametrize("net", [Hidden, Own])
+@pytest.mark.parametrize("net", [Hidden])
 def test_unknown_models_fall_back_to_the_loop_with_one_line(
     net: Callable[[], nn.Module], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -295,8 +363,8 @@ def test_a_broken_device_spoils_no_other(bad: float) -> None:
     batch = good.gather(np.arange(3))
     x = batch.x.clone()
     x[2:4] = bad
-    module = working_copy(task, torch.float32).requires_grad_(False)
-    load_flat(task, module, task.initial())
+    module = prepare(task, torch.float32)
+    load_flat(task, module.module, task.initial())
     step = LocalStep(1.0, 0.0)
     broken = _fused_block(task, module, task.initial(), np.arange(3), Batch(x, batch.y, batch.sizes), step)
     whole = _fused_block(task, module, task.initial(), np.arange(3), batch, step)

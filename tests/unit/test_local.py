@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from sparsefed.core.types import Batch
 from sparsefed.engines import ENGINES, fused, local, loop
 from sparsefed.engines.several_steps import share_out
 from sparsefed.models import MODELS, TEXT_MODELS, cnn
+from tests.support.local_reference import drawn_batches, trained
 
 TOLERANCE = 1e-4  # relative to a client's norm, float32, after up to a dozen steps of a smooth model
 FAST = ("fused", "by_client", "stacked")
@@ -86,7 +88,7 @@ def smooth(width: int = 8) -> nn.Module:
 # --- the fast ways against the loop ----------------------------------------------------------------------------------
 
 plans = st.builds(
-    LocalPlan,
+    lambda epochs, batch, decay, prox: LocalPlan(epochs, batch, decay, prox),
     st.integers(1, 3),
     st.none() | st.integers(1, 4),
     st.sampled_from([1.0, 0.5]),
@@ -268,6 +270,125 @@ def test_dropout_is_seeded_by_device_and_leaves_the_global_generator_alone() -> 
     assert torch.equal(before, torch.random.get_rng_state())
 
 
+# --- steps on drawn batches ------------------------------------------------------------------------------------------
+
+step_plans = st.builds(
+    lambda batch, prox, steps, momentum: LocalPlan(batch=batch, prox=prox, steps=steps, momentum=momentum),
+    st.none() | st.integers(1, 4),
+    st.sampled_from([0.0, 0.3]),
+    st.integers(1, 4),
+    st.sampled_from([0.0, 0.9]),
+)
+adam_plans = st.builds(
+    lambda batch, steps: LocalPlan(batch=batch, steps=steps, adam=True),
+    st.none() | st.integers(1, 4),
+    st.integers(1, 3),
+)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    plan=step_plans | adam_plans,
+    sizes=st.lists(st.integers(1, 5), min_size=1, max_size=7),
+    seed=st.integers(0, 999),
+    decay=st.booleans(),
+)
+def test_steps_on_drawn_batches_equal_torchs_optimizer(
+    plan: LocalPlan, sizes: list[int], seed: int, decay: bool
+) -> None:
+    task, cohort = make_task(seeded(smooth, seed)), examples((2, 4, 4), sizes, 3, seed)
+    step = LocalStep(0.01 if plan.adam else 0.1, 0.05 if decay else 0.0, seed, plan)
+    truth = {}
+    for device in cohort.ids.tolist():
+        own = cohort.gather(np.array([device]))
+        truth[device] = trained(task, own.x, own.y, step, device)
+    for name in (*FAST, "loop"):
+        found = by_device(ENGINES[name](task), task, cohort, step)
+        assert_near(found, truth, 1e-2 if plan.adam else TOLERANCE)  # Adam divides rounding by gradients near 0
+
+
+def test_one_drawn_batch_is_a_gradient_without_rounding_of_the_weights() -> None:
+    """With rate 1 and weights of 1e4, theta - theta_local would lose four digits."""
+    task = make_task(seeded(lambda: nn.Linear(4, 3)))
+    cohort, step = examples((4,), [9, 3, 1], 3), LocalStep(1.0, 0.0, 5, LocalPlan(batch=3, steps=1))
+    far = task.initial() + 1e4
+    for name in (*FAST, "loop"):
+        for block in ENGINES[name](task)(far, cohort, step):
+            for device, row in zip(block.senders.tolist(), block.rows(), strict=True):
+                own, (batch,) = cohort.gather(np.array([device])), drawn_batches(step, device, cohort.sizes[device])
+                shares = torch.softmax(nn.functional.linear(own.x[batch], far[:12].view(3, 4), far[12:]), 1)
+                errors = (shares - nn.functional.one_hot(own.y[batch], 3)) / len(batch)
+                expected = torch.cat([(errors.T @ own.x[batch]).reshape(-1), errors.sum(0)])
+                torch.testing.assert_close(row, expected, rtol=1e-3, atol=1e-3)
+
+
+def test_drawn_batches_differ_between_steps_devices_and_seeds() -> None:
+    batches = [
+        tuple(turn.examples.tolist())
+        for seed in (1, 2)
+        for device in (0, 1)
+        for turn in turns(LocalStep(0.1, 0.0, seed, LocalPlan(batch=20, steps=3)), device, 60)
+        if turn.examples is not None
+    ]
+    assert len(set(batches)) == len(batches) == 12
+    assert all(list(batch) == sorted(set(batch)) and len(batch) == 20 for batch in batches)
+
+
+def test_a_run_of_steps_learns_and_resumes_to_the_same_bits() -> None:
+    few, given = (table(train={"local_steps": steps, "local_epochs": 1}) for steps in (1, 12))
+    whole = reports(given)
+    assert whole[-1].metrics["test_loss"] < reports(few)[-1].metrics["test_loss"] - 0.1
+    assert torch.equal(reports(given, whole[1].state)[-1].state.theta, whole[-1].state.theta)
+
+
+def test_one_minibatch_gradient_a_round_in_uncompressed_mode() -> None:
+    train = {"mode": "uncompressed", "local_epochs": 1, "local_steps": 1, "local_batch": 3}
+    built = config.build(config.parse(table(train=train)))
+    found = {
+        name: run_round(replace(built.setup, engine=ENGINES[name](built.task)), built.begin()).state.theta
+        for name in ("fused", "loop")
+    }
+    torch.testing.assert_close(found["fused"], found["loop"], rtol=1e-4, atol=1e-6)
+    whole = config.build(config.parse(table(train={**train, "local_steps": None, "local_batch": None})))
+    assert not torch.equal(_mean_update(whole), _mean_update(built))
+
+
+@pytest.mark.parametrize("name", [*FAST, "loop"])
+def test_local_momentum_in_closed_form(name: str) -> None:
+    """With a constant gradient g, the t-th step is rate (1 + beta + ... + beta^(t-1)) g."""
+    task = make_task(Straight())
+    labels = torch.zeros(3, dtype=torch.int64)
+    cohort = dealt(torch.ones(3, 1), labels, [1, 1, 1])
+    for plan in (LocalPlan(4, momentum=0.5), LocalPlan(steps=4, momentum=0.5)):
+        u = 2.0 * (1 + 1.5 + 1.75 + 1.875) * torch.tensor([-1.0, 1.0])
+        for row in by_device(ENGINES[name](task), task, cohort, LocalStep(2.0, 0.0, 0, plan)).values():
+            torch.testing.assert_close(row, u, rtol=1e-4, atol=2e-3)
+
+
+@pytest.mark.parametrize("name", [*FAST, "loop"])
+def test_adams_first_step_has_the_rates_length_in_every_coordinate(name: str) -> None:
+    task, cohort = make_task(seeded(smooth)), examples((2, 4, 4), [3, 2, 3], 3)
+    plain = by_device(loop(task), task, cohort, LocalStep(1.0, 0.0))
+    rows = by_device(ENGINES[name](task), task, cohort, LocalStep(0.01, 0.0, 0, LocalPlan(adam=True)))
+    for device, row in rows.items():
+        clear = plain[device].abs() > 1e-4
+        torch.testing.assert_close(row[clear], 0.01 * plain[device].sign()[clear], rtol=1e-2, atol=1e-6)
+
+
+@pytest.mark.parametrize("train", [{"local_momentum": 0.9}, {"local_optimizer": "adam", "local_lr": 0.01}])
+def test_a_run_with_a_local_optimizer_resumes_to_the_same_bits(train: dict[str, Any]) -> None:
+    whole = reports(table(train=train))
+    assert torch.equal(reports(table(train=train), whole[1].state)[-1].state.theta, whole[-1].state.theta)
+    assert not torch.equal(whole[-1].state.theta, reports(table())[-1].state.theta)
+    assert np.isfinite(whole[-1].metrics["test_loss"])
+
+
+def test_a_key_at_its_default_is_left_out_of_the_dump() -> None:
+    written = config.dump(config.parse(table()))["train"]
+    assert not {"local_steps", "local_momentum", "local_optimizer"} & written.keys()
+    assert config.dump(config.parse(table(train={"local_epochs": 1, "local_steps": 3})))["train"]["local_steps"] == 3
+
+
 # --- closed forms ----------------------------------------------------------------------------------------------------
 
 
@@ -366,6 +487,17 @@ def test_the_local_rate_replaces_the_schedules() -> None:
             r"train.local_epochs and train.local_batch are for devices.*train.mode = \"fedavg\"",
         ),
         ({"mode": "uncompressed", "local_epochs": 1, "local_batch": 9}, r"train.local_batch is for devices"),
+        ({"local_steps": 3}, "train.local_epochs counts epochs.*local_steps takes their place"),
+        ({"local_epochs": 1, "local_steps": 3, "local_decay": 0.5}, "train.local_decay counts epochs"),
+        ({"mode": "uncompressed", "local_epochs": 1, "local_steps": 2}, "train.local_batch and train.local_steps are"),
+        ({"local_epochs": 1, "local_steps": 0}, "local_steps"),
+        ({"local_momentum": 1.0}, "local_momentum"),
+        ({"local_momentum": 0.9, "local_optimizer": "adam"}, "Adam has a momentum of its own"),
+        ({"local_optimizer": "lion"}, "local_optimizer"),
+        (
+            {"mode": "uncompressed", "local_epochs": 1, "local_batch": None, "local_momentum": 0.9},
+            "train.local_momentum is",
+        ),
         ({"local_epochs": 0}, "local_epochs"),
         ({"local_batch": 0}, "local_batch"),
         ({"local_lr": 0.0}, "local_lr"),

@@ -40,6 +40,7 @@ ROOT = 100  # examples of a server that needs some, unless configured (as in FLT
 PORTRAYED = 60  # devices whose examples the manifest counts, for the figure in a report
 MOST_PARAMETERS = 2**31  # of a model: 8 GB of float32
 SCORES = 2**24  # outputs per evaluation batch at most: 64 MB of float32
+MOST_REMEMBERED = 10**9  # numbers of all devices' momentum together: 4 GB
 
 
 @dataclass(frozen=True)
@@ -111,13 +112,37 @@ def build(config: Config, load: Callable[[data.DataSet], Arrays] = data.load) ->
         gradient=differentiator(task, dtype),
         layers=tuple(slot.stop - slot.start for slot in task.slots),
         root=_root(config, arrays),
-        plan=_plan(config),
+        plan=_plan(config.train),
         local_lr=config.train.local_lr,
+        worker_momentum=config.train.worker_momentum,
     )
+    _require_memory(config, task, federation)
     score = score_of(task.target, *names.metric(config))
     evaluate = _evaluation(task, arrays, dtype, goal, score)
     return BuiltSimulation(
         config, setup, task.initial(), evaluate, _facts(config, arrays, federation, goal, score), task, config.rounds
+    )
+
+
+def _require_memory(config: Config, task: Task, federation: Federation) -> None:
+    """Refuse worker momentum of more numbers than fit into memory: one vector for every device that takes part."""
+    devices = min(federation.device_count, config.rounds * federation.n)
+    if config.train.worker_momentum is not None and devices * task.d > MOST_REMEMBERED:
+        raise ConfigError(
+            f"train.worker_momentum keeps {task.d:,} numbers for each of {devices:,} devices; at most "
+            f"{MOST_REMEMBERED:,} in all fit into memory, so use fewer devices or a smaller model"
+        )
+
+
+def _plan(train: TrainTable) -> LocalPlan:
+    return LocalPlan(
+        train.local_epochs,
+        train.local_batch,
+        train.local_decay,
+        train.prox,
+        train.local_steps,
+        train.local_momentum or 0.0,
+        train.local_optimizer == "adam",
     )
 
 
@@ -198,14 +223,9 @@ def _federation(config: Config, arrays: Arrays) -> Federation:
     )
 
 
-def _plan(config: Config) -> LocalPlan:
-    train = config.train
-    return LocalPlan(train.local_epochs, train.local_batch, train.local_decay, train.prox)
-
-
 def local_steps(config: Config, partition: Partition) -> float:
     """Return the local steps of the device with most examples, each counted with its share of the first one's rate."""
-    return steps_taken(_plan(config), int(np.diff(partition.offsets).max(initial=1)))
+    return steps_taken(_plan(config.train), int(np.diff(partition.offsets).max(initial=1)))
 
 
 def _say_what_has_no_effect(config: Config) -> None:

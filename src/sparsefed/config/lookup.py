@@ -100,14 +100,22 @@ def takes_k(defense: str) -> bool:
 
 
 def _check_local(train: TrainTable) -> None:
-    """Refuse local-training settings in uncompressed mode, where a device sends a single gradient."""
-    local = ("local_epochs", "local_batch", "local_lr", "local_decay", "prox")
+    """Refuse local-training settings that contradict each other, or the single gradient of uncompressed mode."""
+    local = ["local_epochs", "local_batch", "local_lr", "local_decay", "prox", "local_momentum", "local_optimizer"]
+    if train.local_steps == 1:
+        local.remove("local_batch")  # one minibatch gradient
     given = [f"train.{key}" for key in local if getattr(train, key) != TrainTable.model_fields[key].default]
+    given += ["train.local_steps"] if (train.local_steps or 1) > 1 else []
     if given and train.mode != "fedavg":
         raise ConfigError(
             f"{' and '.join(given)} {'is' if len(given) == 1 else 'are'} for devices that train by themselves, but in "
             f"mode '{train.mode}' they send one gradient; set train.mode = \"fedavg\""
         )
+    if train.local_optimizer == "adam" and train.local_momentum is not None:
+        raise ConfigError('train.local_momentum is for local_optimizer = "sgd"; Adam has a momentum of its own')
+    for key in ("local_epochs", "local_decay") if train.local_steps is not None else ():
+        if getattr(train, key) != TrainTable.model_fields[key].default:
+            raise ConfigError(f"train.{key} counts epochs, but train.local_steps takes their place; give one of them")
 
 
 def _check_threat(config: Config) -> None:

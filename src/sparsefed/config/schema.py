@@ -90,9 +90,13 @@ class TrainTable(_Table):
     weight_decay: Number = Field(5e-4, ge=0)  # of the round's sum; each of the cohort's devices applies its share
     local_epochs: Count = 1
     local_batch: Count | None = None  # None: all of a device's examples at once
+    local_steps: Count | None = None  # instead of epochs: steps, each on local_batch examples drawn anew
     local_lr: Number | None = Field(None, gt=0)  # None: the schedule's lambda(t)
     local_decay: Number = Field(1.0, gt=0)  # factor on the local rate from one epoch to the next
     prox: Number = Field(0.0, ge=0)  # FedProx's mu
+    local_momentum: Number | None = Field(None, ge=0, lt=1)  # of a device's own steps, from 0 in every round
+    local_optimizer: Literal["sgd", "adam"] | None = None  # None: sgd
+    worker_momentum: Number | None = Field(None, ge=0, lt=1)  # beta of the average that a device sends; None: none
     loss: str | None = None  # None: the default of the targets; else (outputs, targets) -> the loss of each example
     metric: str | None = None  # by which runs are judged; None: the default of the targets, such as accuracy
     dtype: Literal["float32", "bfloat16"] = "float32"

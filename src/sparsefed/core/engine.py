@@ -29,6 +29,9 @@ class LocalPlan(NamedTuple):
     batch: int | None = None  # examples per step; None: all of the device's at once
     decay: float = 1.0  # factor on the rate from one epoch to the next
     prox: float = 0.0  # FedProx's mu (Li et al. 2020): a step adds mu (theta_local - theta) to the gradient
+    steps: int | None = None  # instead of epochs: steps on batches that are drawn anew for each
+    momentum: float = 0.0  # beta of a device's own momentum, which starts at 0 in every round
+    adam: bool = False  # steps of Adam (Kingma and Ba 2015), whose moments start at 0 in every round
 
 
 ONE_STEP = LocalPlan()
@@ -54,13 +57,15 @@ def turns(step: LocalStep, device: int, size: int) -> list[Turn]:
     """Return a device's local steps in order; the last batch of an epoch may be smaller.
 
     The examples are reshuffled every epoch, from (seed of the round, device, epoch) alone. An epoch of one batch is
-    not shuffled: a mean has no order.
+    not shuffled: a mean has no order. A plan of steps draws each batch uniformly without replacement.
 
     >>> plan = LocalPlan(epochs=2, batch=2, decay=0.5)
     >>> [(len(turn.examples), turn.rate) for turn in turns(LocalStep(0.1, 0.0, 7, plan), device=3, size=3)]
     [(2, 0.1), (1, 0.1), (2, 0.05), (1, 0.05)]
     """
     plan, found = step.plan, []
+    if plan.steps is not None:
+        return [Turn(drawn(step, device, size, number), step.scale) for number in range(plan.steps)]
     for epoch in range(plan.epochs):
         rate = step.scale * plan.decay**epoch
         if plan.batch is None or plan.batch >= size:
@@ -77,6 +82,8 @@ def steps_taken(plan: LocalPlan, size: int) -> float:
     >>> steps_taken(LocalPlan(epochs=5, batch=10), size=48), steps_taken(LocalPlan(epochs=2, decay=0.5), size=48)
     (25.0, 1.5)
     """
+    if plan.steps is not None:
+        return float(plan.steps)
     batches = 1 if plan.batch is None else max(1, -(-size // plan.batch))
     if plan.decay == 1:
         return float(batches * plan.epochs)
@@ -86,9 +93,26 @@ def steps_taken(plan: LocalPlan, size: int) -> float:
         return math.inf
 
 
+def drawn(step: LocalStep, device: int, size: int, number: int) -> IntArray | None:
+    """Return the examples of a device's step of this number, in ascending order; None: all of them.
+
+    >>> drawn(LocalStep(0.1, 0.0, 7, LocalPlan(batch=2, steps=1)), device=3, size=2, number=0) is None
+    True
+    """
+    batch = step.plan.batch
+    if batch is None or batch >= size:
+        return None
+    return np.sort(rng(step.seed, "local batch", number, device).choice(size, batch, replace=False))
+
+
 def one_step(plan: LocalPlan, sizes: IntArray) -> bool:
-    """Return whether no device takes more than one step; FedProx's term is 0 in the first."""
-    return plan.epochs == 1 and (plan.batch is None or int(sizes.max(initial=0)) <= plan.batch)
+    """Return whether no device takes more than one step, a gradient step on all of its examples.
+
+    FedProx's term is 0 in the first step, and momentum has no past.
+    """
+    if plan.adam:
+        return False
+    return (plan.steps or plan.epochs) == 1 and (plan.batch is None or int(sizes.max(initial=0)) <= plan.batch)
 
 
 class Cohort(NamedTuple):
@@ -97,6 +121,29 @@ class Cohort(NamedTuple):
     ids: IntArray
     sizes: IntArray  # [len(ids)]
     gather: Callable[[IntArray], Batch]
+
+
+def is_one_batch(plan: LocalPlan) -> bool:
+    """Return whether every device takes one gradient step on a batch that is drawn for it."""
+    return plan.steps == 1 and not plan.adam
+
+
+def one_batch(cohort: Cohort, step: LocalStep) -> Cohort:
+    """Return a cohort of which every device has only the examples of its first step: one minibatch gradient a round."""
+    most = step.plan.batch
+    if most is None:
+        return cohort
+
+    def gather(ids: IntArray) -> Batch:
+        batch = cohort.gather(ids)
+        firsts = np.cumsum(batch.sizes) - batch.sizes
+        sizes = batch.sizes.tolist()
+        own = [drawn(step, device, size, 0) for device, size in zip(ids.tolist(), sizes, strict=True)]
+        chosen = [np.arange(size) if some is None else some for size, some in zip(sizes, own, strict=True)]
+        index = torch.from_numpy(np.concatenate([first + some for first, some in zip(firsts, chosen, strict=True)]))
+        return Batch(batch.x[index], batch.y[index], np.minimum(batch.sizes, most))
+
+    return Cohort(cohort.ids, np.minimum(cohort.sizes, most), gather)
 
 
 class Engine(Protocol):

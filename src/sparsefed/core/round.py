@@ -10,7 +10,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from statistics import median
@@ -28,6 +28,7 @@ from sparsefed.core.rng import integer_seed
 from sparsefed.core.schedule import Schedule
 from sparsefed.core.threat import Attack, BoolArray, Knowledge
 from sparsefed.core.types import Batch, Block, Context, Defense, IntArray, State, Step
+from sparsefed.core.worker_momentum import averaged
 from sparsefed.kernels.blocks import RowsBlock
 
 Metrics = Mapping[str, Any]
@@ -43,6 +44,7 @@ class ServerState:
     round: int  # rounds done
     theta: Tensor  # float32 [d]
     defense: State
+    devices: State = field(default_factory=dict)  # worker momentum by device, of those that have taken part
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,7 @@ class RoundSetup:
     root: Batch | None = None  # the server's own examples, if the defense needs an update on them
     plan: LocalPlan = ONE_STEP  # how many local steps a device takes; several need `device_lr`
     local_lr: float | None = None  # the rate of a device's own steps; None: lambda(t)
+    worker_momentum: float | None = None  # beta; None: devices send the round's update
 
 
 @dataclass(frozen=True)
@@ -92,12 +95,12 @@ def run_round(setup: RoundSetup, state: ServerState) -> RoundReport:
     context = _context(setup, state.theta, state.round + 1)
     cohort = setup.federation.cohort(context.round)
     hostile = setup.federation.attackers(cohort, context.round) if setup.attack else np.zeros(len(cohort), bool)
-    honest = _Honest(setup, state.theta, cohort[~hostile], context, keep=_sees_honest(setup, hostile))
+    honest = _Honest(setup, state, cohort[~hostile], context, keep=_sees_honest(setup, hostile))
     crafted = _Crafted(setup, state, cohort[hostile], context, honest)
     updates = _Updates(chain(honest, crafted))
     step = setup.defense.step(state.defense, updates, context)
     updates.require_read()
-    after = ServerState(context.round, state.theta - step.delta, step.state)
+    after = ServerState(context.round, state.theta - step.delta, step.state, {**state.devices, **honest.averages})
     metrics = _metrics(setup, state, context, step, honest, crafted)
     return RoundReport(after, metrics, time.perf_counter() - began)
 
@@ -168,9 +171,10 @@ class _Updates:
 class _Honest:
     """The honest updates of a round, computed one block at a time, with a record of their norms."""
 
-    def __init__(self, setup: RoundSetup, theta: Tensor, ids: IntArray, context: Context, keep: bool) -> None:
-        self._setup, self._theta, self.ids, self._context, self._keep = setup, theta, ids, context, keep
+    def __init__(self, setup: RoundSetup, state: ServerState, ids: IntArray, context: Context, keep: bool) -> None:
+        self._setup, self._state, self.ids, self._context, self._keep = setup, state, ids, context, keep
         self.norms: list[float] = []
+        self.averages: dict[str, Tensor] = {}  # worker momentum of these devices, after the round
         self.rows: list[Tensor] = []  # only if the attackers may see them
 
     def __iter__(self) -> Iterator[Block]:
@@ -178,13 +182,20 @@ class _Honest:
             return
         federation, context = self._setup.federation, self._context
         cohort = Cohort(self.ids, federation.sizes(self.ids), partial(federation.training, round=context.round))
-        for block in self._setup.engine(self._theta, cohort, _local_step(self._setup, context)):
-            watched = _Watched(block)
+        for block in self._setup.engine(self._state.theta, cohort, _local_step(self._setup, context)):
+            watched = _Watched(self._sent(block))
             self.norms += watched.norms().tolist()
             if self._keep:
                 self.rows.append(watched.rows())
             yield watched
             del block, watched  # its memory must be free while the next one is computed
+
+    def _sent(self, block: Block) -> Block:
+        if self._setup.worker_momentum is None:
+            return block
+        sent, averages = averaged(block, self._state.devices, self._setup.worker_momentum)
+        self.averages |= averages
+        return sent
 
 
 class _Crafted:
@@ -304,11 +315,23 @@ def _knowledge(
 
 
 def _total_rate(setup: RoundSetup, context: Context, hostile: IntArray) -> float:
-    """Return the sum of a device's step rates, averaged over the attackers: the factor on a constant gradient."""
+    """Return the sum of a device's step rates, averaged over the attackers: the factor on a constant gradient.
+
+    Momentum beta makes the t-th step 1 + beta + ... + beta^(t-1) times as long. Adam's steps have another direction:
+    the sum of its rates is the scale that is left.
+    """
     step, sizes = _local_step(setup, context), setup.federation.sizes(hostile)
     if one_step(step.plan, sizes):
         return step.scale
-    return float(np.mean([sum(turn.rate for turn in turns(step, 0, size)) for size in sizes.tolist()]))
+    return float(np.mean([_travelled(step, size) for size in sizes.tolist()]))
+
+
+def _travelled(step: LocalStep, size: int) -> float:
+    total, speed = 0.0, 0.0
+    for turn in turns(step, 0, size):
+        speed = 1 + step.plan.momentum * speed
+        total += turn.rate * speed
+    return total
 
 
 def _trainer(setup: RoundSetup, theta: Tensor, context: Context, hostile: IntArray) -> Callable[[Batch], Tensor] | None:

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.nn.utils.parametrizations import _SpectralNorm
 
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.inputs import as_float, image_normaliser, in_dtype, outputs_of
@@ -101,15 +103,9 @@ def make_task(
         target: what the targets are; by default classes, whose loss is cross-entropy.
 
     Raises:
-        ConfigError: if the module has a BatchNorm layer or nothing to train.
+        ConfigError: if the module has a BatchNorm layer, a layer with a memory of its own, or nothing to train.
     """
-    for name, layer in module.named_modules():
-        if isinstance(layer, _BatchNorm):
-            raise ConfigError(
-                f"layer '{name}' is a {type(layer).__name__}: it mixes the examples of a batch, so one device's update "
-                "would depend on other devices' data; use GroupNorm or LayerNorm instead, "
-                "for instance sparsefed.models.without_batchnorm(module), which keeps its weights where they fit"
-            )
+    _require_independent(module)
     slots, start = [], 0
     for name, parameter in module.named_parameters():
         if parameter.requires_grad:
@@ -118,6 +114,23 @@ def make_task(
     if not slots:
         raise ConfigError("the model has no trainable parameter: nothing to learn")
     return Task(copy.deepcopy(module), tuple(slots), prepare or as_float, loss, target)
+
+
+def _require_independent(module: nn.Module) -> None:
+    """Refuse a module in which one device's update would depend on other devices."""
+    for name, layer in module.named_modules():
+        if isinstance(layer, _BatchNorm):
+            raise ConfigError(
+                f"layer '{name}' is a {type(layer).__name__}: it mixes the examples of a batch, so one device's update "
+                "would depend on other devices' data; use GroupNorm or LayerNorm instead, "
+                "for instance sparsefed.models.without_batchnorm(module), which keeps its weights where they fit"
+            )
+        if isinstance(layer, _SpectralNorm) or (isinstance(layer, _InstanceNorm) and layer.track_running_stats):
+            raise ConfigError(
+                f"layer '{name}' is a {type(layer).__name__.strip('_')} that changes a memory of its own in every "
+                "pass, so one device's update would depend on who trained before; use one without running statistics, "
+                "or weight_norm instead of spectral_norm"
+            )
 
 
 def working_copy(task: Task, dtype: torch.dtype) -> nn.Module:
@@ -152,8 +165,12 @@ def load_flat(task: Task, module: nn.Module, theta: Tensor) -> None:
 
 
 def draws(module: nn.Module) -> bool:
-    """Return whether the module has random layers (dropout)."""
-    return any(isinstance(layer, nn.modules.dropout._DropoutNd) for layer in module.modules())
+    """Return whether the module has random layers (dropout, also that inside of attention and recurrent layers)."""
+    random = (nn.modules.dropout._DropoutNd, nn.RReLU)
+    holding = (nn.MultiheadAttention, nn.RNNBase)
+    return any(
+        isinstance(layer, random) or (isinstance(layer, holding) and layer.dropout > 0) for layer in module.modules()
+    )
 
 
 @contextmanager

@@ -13,7 +13,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsefed.core.engine import MEMORY_BUDGET, ONE_STEP, Cohort, Engine, LocalPlan, LocalStep, few, one_step, split
+from sparsefed.core.engine import (
+    MEMORY_BUDGET,
+    ONE_STEP,
+    Cohort,
+    Engine,
+    LocalPlan,
+    LocalStep,
+    few,
+    is_one_batch,
+    one_batch,
+    one_step,
+    split,
+)
 from sparsefed.core.task import Task, draws, working_copy
 from sparsefed.core.types import Batch, IntArray
 from sparsefed.core.types import Block as Updates
@@ -30,6 +42,7 @@ from sparsefed.engines.several_steps import (
     operations,
     stackable,
 )
+from sparsefed.engines.unfused import unfused
 from sparsefed.kernels.blocks import RowsBlock
 
 log = logging.getLogger(__name__)
@@ -39,10 +52,12 @@ Way = Literal["rule", "by client", "stacked"]
 
 def local(task: Task, dtype: torch.dtype = torch.float32, budget: int = MEMORY_BUDGET, way: Way = "rule") -> Engine:
     """Compute one local step in one batched pass, several on stacked weights or one client at a time."""
-    single = fused(task, dtype, budget)
+    single = fused(task, dtype, budget, unfused(task, dtype, budget))
     several = loop(task, dtype, budget) if draws(task.template) else _several(task, dtype, budget, way)
 
     def compute(theta: Tensor, cohort: Cohort, step: LocalStep) -> Iterator[Updates]:
+        if is_one_batch(step.plan):
+            cohort, step = one_batch(cohort, step), step._replace(plan=ONE_STEP)
         return (single if one_step(step.plan, cohort.sizes) else several)(theta, cohort, step)
 
     return compute
@@ -73,7 +88,7 @@ def _several(task: Task, dtype: torch.dtype, budget: int, way: Way) -> Engine:
             batch = cohort.gather(ids)
             devices = devices_of(task, ids, batch, step, dtype)
             block = StepBlock(task, theta, step, torch.zeros(len(ids), task.d))
-            if first is not None:
+            if first is not None and not (step.plan.momentum or step.plan.adam):  # these need the first gradient too
                 devices = _begin(block, first, first_batch(batch, devices), devices)
             go_on(block, devices, modules, _stacking(limits[0], step.plan, most))
             yield RowsBlock(block.rows, ids)

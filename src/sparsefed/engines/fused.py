@@ -10,25 +10,31 @@ Knows nothing of rounds, defenses or attackers.
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from sparsefed.core.engine import MEMORY_BUDGET, Cohort, Engine, LocalStep, few, one_step, split
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.inputs import in_dtype, outputs_of
-from sparsefed.core.task import Slot, Task, load_flat, seeded_layers, working_copy
+from sparsefed.core.task import Slot, Task, draws, load_flat, seeded_layers, working_copy
 from sparsefed.core.types import Batch, Block, IntArray
-from sparsefed.engines.layers import LAYERS, Call, Group, Layer, bias_rows, per_client_sum
+from sparsefed.engines.attention import attention_known, open_attention
+from sparsefed.engines.layers import LAYERS, Call, Group, Layer, bias_rows, folded_call, per_client_sum
 from sparsefed.engines.loop import client_rows, loop
+from sparsefed.engines.recurrent import open_recurrent
 from sparsefed.kernels.rows import row_moments, weighted_sum
 
 log = logging.getLogger(__name__)
 
+PLAIN_LIMIT = 1 << 15  # numbers in parameters of no known layer: each example has a gradient of each of them
 PROBE_TOLERANCE = 1e-3  # of a client's norm: a layer used in a way the table does not describe is off by far more
 
 
@@ -137,22 +143,43 @@ class FusedBlock:
         return out
 
 
+Receive = Callable[[Tensor, Tensor, Tensor | None], None]  # input, gradient of the output, output unless overwritten
+
+
 # --- the batched pass ------------------------------------------------------------------------------------------------
 
 
 class _Tap(torch.autograd.Function):
-    """An identity function that passes the gradient of its output to `receive` as soon as it is known."""
+    """An identity function that passes on the gradient of a layer's output, with its input, as soon as it is known.
+
+    Under `vmap` it is given every example's own output, wherever the examples' axis is, and puts that axis first.
+    """
 
     @staticmethod
-    def forward(ctx: Any, _anchor: Tensor, output: Tensor, receive: Callable[[Tensor], None]) -> Tensor:
-        ctx.receive = receive
-        ctx.mark_dirty(output)  # so that in-place activations may follow
+    def forward(_anchor: Tensor, output: Tensor, a: Tensor, receive: Receive) -> Tensor:  # noqa: ARG004
         return output
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor, None]:
-        ctx.receive(gradients[0])
-        return None, gradients[0], None
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, Receive], output: Tensor) -> None:  # noqa: ARG004
+        _, ours, ctx.a, ctx.receive = inputs
+        ctx.kept, ctx.version = ours.detach(), ours._version + 1  # the tap itself counts as one write
+        ctx.mark_dirty(ours)  # so that in-place activations may follow
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor, None, None]:
+        unchanged = ctx.kept if ctx.kept._version == ctx.version else None  # an in-place activation overwrote it
+        ctx.receive(ctx.a, gradients[0], unchanged)
+        return None, gradients[0], None, None
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], anchor: Tensor, output: Tensor, a: Tensor, receive: Receive
+    ) -> tuple[Tensor, int]:
+        firsts = [
+            part.expand(info.batch_size, *part.shape).clone() if dim is None else part.movedim(dim, 0)
+            for part, dim in zip((output, a), in_dims[1:3], strict=True)
+        ]
+        return _Tap.apply(anchor, *firsts, receive), 0  # type: ignore[no-untyped-call]
 
 
 def _groups(sizes: IntArray) -> tuple[Group, ...]:
@@ -171,24 +198,24 @@ class _Recording:
 
     def __init__(self, slots: dict[int, Slot], groups: tuple[Group, ...]) -> None:
         self._slots, self._groups = slots, groups  # slots by id(parameter)
-        self._anchor = torch.zeros(0, requires_grad=True)
         self._uses: dict[str, int] = {}
+        self.anchor = torch.zeros(0, requires_grad=True)
+        self.apart = False  # whether examples go through the model one by one, under `vmap`
         self.pieces: dict[str, Direct | Ghost] = {}
 
     def hook(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> Tensor:
-        a = (args[0] if args else kwargs["input"]).detach()
         for parameter in layer.parameters(recurse=False):
             name = self._slots[id(parameter)].name if id(parameter) in self._slots else ""
             self._uses[name] = self._uses.get(name, 0) + 1
-        kept, version = output.detach(), output._version + 1  # the tap itself counts as one write
 
-        def unchanged_output() -> Tensor:
-            return kept if kept._version == version else layer.forward(a)  # an in-place activation overwrote it
+        def receive(a: Tensor, g: Tensor, unchanged: Tensor | None) -> None:
+            call = Call(layer, a, g, self._groups)
+            call, folded = folded_call(call) if self.apart else (call, False)
+            kept = unchanged.flatten(0, 1) if folded and unchanged is not None else unchanged
+            self._receive(call, lambda: layer.forward(call.a) if kept is None else kept)
 
-        def receive(g: Tensor) -> None:
-            self._receive(Call(layer, a, g, self._groups), unchanged_output)
-
-        return _Tap.apply(self._anchor, output, receive)  # type: ignore[no-any-return, no-untyped-call]
+        a = (args[0] if args else kwargs["input"]).detach()
+        return _Tap.apply(self.anchor, output, a, receive)  # type: ignore[no-any-return, no-untyped-call]
 
     def _receive(self, call: Call, output: Callable[[], Tensor]) -> None:
         layer = LAYERS[type(call.layer)]
@@ -213,23 +240,57 @@ class _Recording:
 
 def unknown_layers(task: Task) -> list[str]:
     """Return the layers with trained parameters that the fused path does not support, as 'name (Type)'."""
-    trained = {id(p) for p in task.template.parameters() if p.requires_grad}
-    unknown = []
-    for name, layer in task.template.named_modules():
-        if not any(id(p) in trained for p in layer.parameters(recurse=False)):
-            continue
-        known = type(layer) in LAYERS and LAYERS[type(layer)].known(layer)
-        if not known or any(key not in ("weight", "bias") for key, _ in layer.named_parameters(recurse=False)):
-            unknown.append(f"{name or 'model'} ({type(layer).__name__})")
-    return unknown
+    plain, owners = plain_parameters(task), dict(task.template.named_modules())
+    numbers = sum(parameter.numel() for parameter in plain.values())
+    names = dict.fromkeys(name.rpartition(".")[0] for name in plain)
+    if numbers <= PLAIN_LIMIT and not any(isinstance(owners[name], nn.RNNBase) for name in names):
+        return []
+    return [f"{name or 'model'} ({type(owners[name]).__name__})" for name in names]
+
+
+def plain_parameters(task: Task) -> dict[str, nn.Parameter]:
+    """Return the trained parameters that belong to no layer of the table, by name."""
+    known: set[int] = set()
+    for layer in task.template.modules():
+        own = dict(layer.named_parameters(recurse=False))
+        if isinstance(layer, nn.MultiheadAttention | nn.GRU):
+            is_known = type(layer) is nn.GRU or (not isinstance(layer, nn.GRU) and attention_known(layer))
+        else:
+            is_known = type(layer) in LAYERS and LAYERS[type(layer)].known(layer) and own.keys() <= {"weight", "bias"}
+        known |= {id(parameter) for parameter in own.values()} if is_known else set()
+    named, trained = dict(task.template.named_parameters()), [slot.name for slot in task.slots]
+    return {name: named[name] for name in trained if id(named[name]) not in known}
+
+
+class Prepared(NamedTuple):
+    """A private copy of the model for batched passes, whose parameters require no gradient."""
+
+    module: nn.Module
+    slots: dict[int, Slot]  # by id(parameter)
+    plain: dict[str, tuple[nn.Parameter, Slot]]  # parameters that no layer of the table owns, by name
+    apart: bool  # whether examples go through the model one by one, under `vmap`
+
+
+def prepare(task: Task, dtype: torch.dtype, apart: bool = False) -> Prepared:
+    """Return a copy of the model for batched passes; `apart` is needed for plain parameters."""
+    module = working_copy(task, dtype).requires_grad_(False)
+    if apart:
+        for layer in module.modules():  # group normalisation of channels-last images has no batching rule
+            if isinstance(layer, nn.Conv2d):
+                layer.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+    named, loose = dict(module.named_parameters()), plain_parameters(task)
+    plain = {slot.name: (named[slot.name], slot) for slot in task.slots if slot.name in loose}
+    slots = {id(named[slot.name]): slot for slot in task.slots if slot.name not in loose}
+    open_recurrent(module)
+    return Prepared(module, open_attention(module, slots), plain, apart)
 
 
 @contextmanager
-def _recorded(module: nn.Module, recording: _Recording) -> Iterator[None]:
+def _recorded(ready: Prepared, recording: _Recording) -> Iterator[None]:
     handles = [
         layer.register_forward_hook(recording.hook, with_kwargs=True)
-        for layer in module.modules()
-        if any(id(p) in recording._slots for p in layer.parameters(recurse=False))
+        for layer in ready.module.modules()
+        if type(layer) in LAYERS and any(id(p) in ready.slots for p in layer.parameters(recurse=False))
     ]
     try:
         yield
@@ -239,75 +300,139 @@ def _recorded(module: nn.Module, recording: _Recording) -> Iterator[None]:
 
 
 def _fused_block(
-    task: Task, module: nn.Module, theta: Tensor, ids: IntArray, batch: Batch, step: LocalStep
+    task: Task, ready: Prepared, theta: Tensor, ids: IntArray, batch: Batch, step: LocalStep
 ) -> FusedBlock:
-    """Run one batched pass; `module` already holds `theta`, and its parameters require no gradient."""
-    named = dict(module.named_parameters())
-    slots = {id(named[slot.name]): slot for slot in task.slots}
-    recording = _Recording(slots, _groups(batch.sizes))
-    inputs = in_dtype(task.prepare(batch.x), named[task.slots[0].name].dtype)
-    with _recorded(module, recording):
-        outputs = outputs_of(module, inputs)
+    """Run one batched pass; the copy already holds `theta`."""
+    recording = _Recording(ready.slots, _groups(batch.sizes))
+    dtype = dict(ready.module.named_parameters())[task.slots[0].name].dtype
+    inputs = in_dtype(task.prepare(batch.x), dtype)
+    spread = {name: _spread(parameter, len(batch.y)) for name, (parameter, _) in ready.plain.items()}
+    with _recorded(ready, recording):
+        outputs = _apart(ready, recording, inputs, spread) if ready.apart else outputs_of(ready.module, inputs)
     shares = torch.from_numpy(1 / np.repeat(batch.sizes, batch.sizes)).float()
     (task.losses(outputs, batch.y) * shares).sum().backward()  # type: ignore[no-untyped-call]
+    for name, each in spread.items():
+        if each.grad is not None:
+            rows = per_client_sum(each.grad, recording._groups)
+            recording.pieces[name] = Direct(ready.plain[name][1], rows)
     return FusedBlock(list(recording.pieces.values()), ids, theta, step)
+
+
+def _spread(parameter: Tensor, examples: int) -> Tensor:
+    """Return a parameter once for each example, in the memory of one, so that each has a gradient of its own."""
+    return parameter.detach().expand(examples, *parameter.shape).requires_grad_()
+
+
+def _apart(ready: Prepared, recording: _Recording, inputs: Tensor, spread: dict[str, Tensor]) -> Tensor:
+    """Return the outputs of examples that go through the model each as a batch of one, with their own parameters.
+
+    One pass all the same: `vmap` computes layers whose weights are common as a batch.
+    """
+    recording.apart = True
+    anchors = torch.zeros(len(inputs), 0, requires_grad=True)
+
+    def alone(anchor: Tensor, parameters: dict[str, Tensor], x: Tensor) -> Tensor:
+        recording.anchor = anchor
+        return functional_call(ready.module, parameters, (x,))  # type: ignore[no-any-return]
+
+    with sdpa_kernel(SDPBackend.MATH):  # the only one that `vmap` can batch
+        outputs = vmap(alone, randomness="different")(anchors, spread, inputs.contiguous().unsqueeze(1))
+    return outputs.squeeze(1)  # type: ignore[no-any-return]
 
 
 # --- the engine ------------------------------------------------------------------------------------------------------
 
 
-def fused(task: Task, dtype: torch.dtype = torch.float32, budget: int = MEMORY_BUDGET) -> Engine:
-    """Compute updates by one batched pass per block of clients; fall back to the loop for unsupported models."""
-    unknown = unknown_layers(task)
-    if unknown:
+def fused(
+    task: Task, dtype: torch.dtype = torch.float32, budget: int = MEMORY_BUDGET, otherwise: Engine | None = None
+) -> Engine:
+    """Compute updates by one batched pass per block of clients; models that this does not support go to `otherwise`.
+
+    Args:
+        task: the model and its loss.
+        dtype: in which to compute.
+        budget: bytes that one block of clients may take.
+        otherwise: the engine for other models; by default the loop.
+    """
+    slow = otherwise or loop(task, dtype, budget)
+    if unknown := unknown_layers(task):
         log.warning("computing client by client: no fused gradient for %s", ", ".join(unknown))
-        return loop(task, dtype, budget)
-    module = working_copy(task, dtype).requires_grad_(False).train()
-    slow = loop(task, dtype, budget)
-    cost: list[float] = []  # bytes per example once the probe has passed; -1 once it has failed
+        return slow
+    ready: list[tuple[Prepared, float] | None] = []  # with the bytes of an example; None if the model is not supported
 
     def compute(theta: Tensor, cohort: Cohort, step: LocalStep) -> Iterator[Block]:
         if not one_step(step.plan, cohort.sizes):
             raise ConfigError(
                 "one batched pass computes one local step, not several; use the engine by_client or stacked"
             )
-        if not cost:
-            cost.append(_probe(task, theta, cohort) * torch.finfo(dtype).bits / 32)
-        if cost[0] < 0:
+        if not ready:
+            ready.append(_tried(task, theta, cohort, dtype))
+        if ready[0] is None:
             yield from slow(theta, cohort, step)
             return
-        load_flat(task, module, theta)
+        copy, cost = ready[0]
+        load_flat(task, copy.module, theta)
         width = torch.finfo(dtype).bits // 8
-        with seeded_layers(module, step.seed):
-            for ids in split(cohort, float(width * task.d), cost[0], budget):
-                yield _fused_block(task, module, theta, ids, cohort.gather(ids), step)
+        with seeded_layers(copy.module, step.seed):
+            for ids in split(cohort, float(width * task.d), cost, budget):
+                yield _fused_block(task, copy, theta, ids, cohort.gather(ids), step)
 
     return compute
 
 
-def _probe(task: Task, theta: Tensor, cohort: Cohort) -> float:
-    """Compare the fused path with the loop on two clients, and return the bytes per example in float32, or -1.
+def _tried(task: Task, theta: Tensor, cohort: Cohort, dtype: torch.dtype) -> tuple[Prepared, float] | None:
+    """Return a copy of the model with which one pass gives the loop's updates, and the bytes per example, or None.
 
-    A layer used in a way that hooks cannot see (its weight used outside `forward`, an input overwritten) shows up here.
+    A layer used in a way that hooks cannot see (its weight used outside `forward`, an input overwritten) shows up here,
+    and so does one that sees its examples along another axis, or all alike: these are computed apart.
     """
     batch = few(cohort)
-    step = LocalStep(1.0, 0.0)
-    fast, slow = working_copy(task, torch.float32).eval(), working_copy(task, torch.float32).eval()
-    load_flat(task, fast, theta)
+    slow = working_copy(task, torch.float32).train(not draws(task.template))
     load_flat(task, slow, theta)
-    truth = client_rows(task, slow, theta, batch, step)
+    truth = client_rows(task, slow, theta, batch, LocalStep(1.0, 0.0))
+    for apart in (False, True)[bool(plain_parameters(task)) :]:
+        cost = _probe(task, prepare(task, torch.float32, apart), theta, batch, truth)
+        if cost is not None:
+            copy = prepare(task, dtype, apart)
+            copy.module.train()
+            return copy, cost * torch.finfo(dtype).bits / 32
+    log.warning("computing client by client: the model uses a layer's parameters outside that layer")
+    return None
+
+
+def _probe(task: Task, ready: Prepared, theta: Tensor, batch: Batch, truth: Tensor) -> float | None:
+    """Return the bytes per example in float32, or None if one batched pass does not give the loop's rows."""
+    load_flat(task, ready.module.train(not draws(task.template)), theta)
     saved: dict[int, int] = {}
-    weights = {parameter.data_ptr() for parameter in fast.parameters()}  # saved too, but not once per example
+    weights = {parameter.data_ptr() for parameter in ready.module.parameters()}  # saved too, but not for each example
 
     def pack(tensor: Tensor) -> Tensor:
         if tensor.data_ptr() not in weights:
             saved[tensor.data_ptr()] = tensor.nbytes
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        rows = _fused_block(task, fast.requires_grad_(False), theta, np.arange(len(batch.sizes)), batch, step).rows()
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor), _strict():
+            ids = np.arange(len(batch.sizes))
+            rows = _fused_block(task, ready, theta, ids, batch, LocalStep(1.0, 0.0)).rows()
+    except Exception as error:  # layers called in a way that the table does not know may raise anything
+        log.info("no batched pass%s: %s", " of examples apart" * ready.apart, str(error).partition("\n")[0])
+        return None
     error, size = torch.linalg.vector_norm(rows - truth, dim=1), torch.linalg.vector_norm(truth, dim=1)
     if bool((error > PROBE_TOLERANCE * size + 1e-12).any()):
-        log.warning("computing client by client: the model uses a layer's parameters outside that layer")
-        return -1.0
-    return 3.0 * sum(saved.values()) / len(batch.y)  # saved tensors, their gradients, and the layers' inputs
+        return None
+    own = sum(parameter.numel() for parameter, _ in ready.plain.values())
+    return 3.0 * sum(saved.values()) / len(batch.y) + 8.0 * own  # saved tensors, their gradients, the layers' inputs
+
+
+@contextmanager
+def _strict() -> Iterator[None]:
+    """Turn warnings into errors (`vmap` warns where it is slow) and let no layer take its path for inference."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)

@@ -22,6 +22,9 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
+
+from sparsefed.engines.recurrent import StateProducts
 
 GHOST_MARGIN = 0.55  # a ghost norm may cost this share of the direct contraction: one call per client is wasteful
 SHIFT_COST = 700  # multiplications that take as long as shifting and adding one entry of a Gram matrix
@@ -50,6 +53,24 @@ class Call(NamedTuple):
     @property
     def clients(self) -> int:
         return int(self.groups[-1].clients.stop)
+
+
+def folded_call(call: Call) -> tuple[Call, bool]:
+    """Return a call on examples that each had a batch of their own with these folded into one, and whether there were.
+
+    [M, b, ...] becomes [M b, ...], in groups of clients that are b times as large. A layer may also have been given an
+    example without a batch axis.
+    """
+    shape = getattr(call.layer, "normalized_shape", None)
+    convolution = getattr(call.layer, "kernel_size", None)
+    own = len(shape) if shape is not None else 1 + len(convolution) if convolution is not None else 1
+    if call.g.dim() - 1 <= own:
+        return call, False
+    times = call.g.shape[1]
+    groups = tuple(
+        Group(q.clients, slice(q.examples.start * times, q.examples.stop * times), q.size * times) for q in call.groups
+    )
+    return Call(call.layer, call.a.flatten(0, 1), call.g.flatten(0, 1), groups), True
 
 
 # --- sums over a client's examples ---------------------------------------------------------------------------------
@@ -252,6 +273,39 @@ def _conv_packed(parameter: Tensor) -> Tensor:
     return parameter.permute(0, 2, 3, 1)
 
 
+# --- transposed convolution ----------------------------------------------------------------------------------------
+
+AnyTransposed = nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d
+
+
+def _transposed_rows(call: Call) -> Tensor:
+    """Return the weight gradients of a transposed convolution, one client after the other."""
+    layer: AnyTransposed = call.layer  # type: ignore[assignment]
+    stride, padding, dilation = list(layer.stride), list(layer.padding), list(layer.dilation)
+    extra = _output_padding(layer, call)
+    sizes = [q.size for q in call.groups for _ in range(q.members)]
+    parts = zip(torch.split(call.a, sizes), torch.split(call.g, sizes), strict=True)
+    mask = [False, True, False]
+    backward = torch.ops.aten.convolution_backward
+    return torch.stack(
+        [
+            backward(g, a, layer.weight, None, stride, padding, dilation, True, extra, layer.groups, mask)[1]
+            for a, g in parts
+        ]
+    )
+
+
+def _output_padding(layer: AnyTransposed, call: Call) -> list[int]:
+    """Return the output padding of this call, which its argument `output_size` may have changed."""
+    least = [
+        (size - 1) * s - 2 * p + d * (k - 1) + 1
+        for size, s, p, d, k in zip(
+            call.a.shape[2:], layer.stride, layer.padding, layer.dilation, layer.kernel_size, strict=True
+        )
+    ]
+    return [size - least for size, least in zip(call.g.shape[2:], least, strict=True)]
+
+
 # --- embedding -----------------------------------------------------------------------------------------------------
 
 
@@ -313,9 +367,24 @@ def _layer_norm_rows(call: Call) -> Tensor:
     return per_client_sum(_sum_to(scaled, layer), call.groups)
 
 
+def _rms_norm_rows(call: Call) -> Tensor:
+    layer: nn.RMSNorm = call.layer  # type: ignore[assignment]
+    scaled = call.g * F.rms_norm(call.a, list(layer.normalized_shape), eps=layer.eps)
+    return per_client_sum(_sum_to(scaled, layer), call.groups)
+
+
+def _prelu_rows(call: Call) -> Tensor:
+    """Sum g * min(a, 0) over a client's positions, for all channels together if they share one slope."""
+    layer: nn.PReLU = call.layer  # type: ignore[assignment]
+    scaled = call.g * call.a.clamp(max=0)
+    if layer.num_parameters == 1:
+        return per_client_sum(scaled.flatten(1).sum(1, keepdim=True, dtype=torch.float32), call.groups)
+    return per_client_sum(_sum_to(scaled, layer), call.groups)
+
+
 def _sum_to(values: Tensor, layer: nn.Module) -> Tensor:
     """Sum [M, ..., bias shape] over the positions in between."""
-    if isinstance(layer, nn.LayerNorm):
+    if isinstance(layer, nn.LayerNorm | nn.RMSNorm):
         middle = range(1, values.dim() - len(layer.normalized_shape))
     elif isinstance(layer, nn.Linear):
         middle = range(1, values.dim() - 1)
@@ -347,9 +416,12 @@ class Layer(NamedTuple):
 _LINEAR = Layer(_linear_rows, _linear_norms, _linear_total, _linear_ghost)
 _CONV = Layer(_conv_rows, None, None, lambda call: False, _conv_known)  # noqa: ARG005
 _CONV2D = Layer(_conv_rows, _conv_norms, _conv_total, _conv_ghost, _conv_known, _conv_flat, _conv_packed)
+_TRANSPOSED = Layer(_transposed_rows)
 
 LAYERS: dict[type[nn.Module], Layer] = {
     nn.Linear: _LINEAR,
+    NonDynamicallyQuantizableLinear: _LINEAR,  # the last projection of attention
+    StateProducts: Layer(_linear_rows),  # direct: its output is not the product that a ghost would need
     nn.Conv1d: _CONV,
     nn.Conv2d: _CONV2D,
     nn.Conv3d: _CONV,
@@ -363,4 +435,9 @@ LAYERS: dict[type[nn.Module], Layer] = {
     ),
     nn.GroupNorm: Layer(_group_norm_rows),
     nn.LayerNorm: Layer(_layer_norm_rows),
+    nn.RMSNorm: Layer(_rms_norm_rows),
+    nn.PReLU: Layer(_prelu_rows),
+    nn.ConvTranspose1d: _TRANSPOSED,
+    nn.ConvTranspose2d: _TRANSPOSED,
+    nn.ConvTranspose3d: _TRANSPOSED,
 }

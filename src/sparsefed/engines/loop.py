@@ -8,11 +8,23 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sparsefed.core.engine import MEMORY_BUDGET, Cohort, Engine, LocalStep, one_step, split, turns
+from sparsefed.core.engine import (
+    MEMORY_BUDGET,
+    ONE_STEP,
+    Cohort,
+    Engine,
+    LocalStep,
+    is_one_batch,
+    one_batch,
+    one_step,
+    split,
+    turns,
+)
 from sparsefed.core.inputs import in_dtype, outputs_of
 from sparsefed.core.rng import integer_seed
 from sparsefed.core.task import Task, load_flat, seeded_layers, working_copy
 from sparsefed.core.types import Batch, Block, IntArray
+from sparsefed.engines.moments import Moments
 from sparsefed.kernels.blocks import RowsBlock
 
 
@@ -21,6 +33,8 @@ def loop(task: Task, dtype: torch.dtype = torch.float32, budget: int = MEMORY_BU
     module = working_copy(task, dtype).train()
 
     def compute(theta: Tensor, cohort: Cohort, step: LocalStep) -> Iterator[Block]:
+        if is_one_batch(step.plan):
+            cohort, step = one_batch(cohort, step), step._replace(plan=ONE_STEP)
         if not one_step(step.plan, cohort.sizes):
             for ids in split(cohort, 4.0 * task.d, 0.0, budget):
                 yield RowsBlock(trained_rows(task, module, theta, ids, cohort.gather(ids), step), ids)
@@ -45,18 +59,21 @@ def client_rows(task: Task, module: nn.Module, theta: Tensor, batch: Batch, step
 def trained_rows(task: Task, module: nn.Module, theta: Tensor, ids: IntArray, batch: Batch, step: LocalStep) -> Tensor:
     """Return the updates of clients after several local steps: theta - theta_local [m, d].
 
-    theta_local <- theta_local - rate (gradient + weight_decay theta_local + prox (theta_local - theta))
+    theta_local <- theta_local - rate d,  d = gradient + weight_decay theta_local + prox (theta_local - theta),
+    or with local momentum or Adam their step in place of d.
     """
     rows = torch.empty(len(batch.sizes), task.d)
     stops = np.cumsum(batch.sizes)
     for i, (device, size, stop) in enumerate(zip(ids.tolist(), batch.sizes.tolist(), stops.tolist(), strict=True)):
         x, y, local = batch.x[stop - size : stop], batch.y[stop - size : stop], theta
+        memory = Moments()
         with seeded_layers(module, integer_seed(step.seed, "layers of a device", client=device)):
             for chosen, rate in turns(step, device, size):
                 mine, labels = (x, y) if chosen is None else (x[torch.from_numpy(chosen)], y[torch.from_numpy(chosen)])
                 load_flat(task, module, local)
                 gradient = _gradient(task, module, mine, labels)
-                local = local - rate * (gradient + step.weight_decay * local + step.plan.prox * (local - theta))
+                direction = gradient + step.weight_decay * local + step.plan.prox * (local - theta)
+                local = local - rate * memory.step(step.plan, [direction])[0]
         rows[i] = theta - local
     return rows
 

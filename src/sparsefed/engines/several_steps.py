@@ -37,6 +37,7 @@ from sparsefed.core.inputs import in_dtype, outputs_of
 from sparsefed.core.task import Task, working_copy
 from sparsefed.core.types import Batch, IntArray
 from sparsefed.engines.loop import trained_rows
+from sparsefed.engines.moments import Moments
 
 log = logging.getLogger(__name__)
 
@@ -70,9 +71,26 @@ class StepBlock(NamedTuple):
 
 
 def descend(
-    local: list[Tensor], gradients: Sequence[Tensor], start: list[Tensor], rate: float, step: LocalStep
+    local: list[Tensor],
+    gradients: Sequence[Tensor],
+    start: list[Tensor],
+    rate: float,
+    step: LocalStep,
+    moments: Moments,
 ) -> None:
-    """Update local <- local - rate (gradient + weight_decay local + prox (local - start)), in place."""
+    """Update local <- local - rate (gradient + weight_decay local + prox (local - start)), in place.
+
+    A plan with momentum or Adam takes their step for the sum in parentheses.
+    """
+    if step.plan.adam or step.plan.momentum:
+        directions = [gradient.float() for gradient in gradients]
+        if step.weight_decay:
+            directions = [d + step.weight_decay * mine for d, mine in zip(directions, local, strict=True)]
+        if step.plan.prox:
+            away = [mine - first for mine, first in zip(local, start, strict=True)]
+            directions = [d + step.plan.prox * part for d, part in zip(directions, away, strict=True)]
+        torch._foreach_add_(local, moments.step(step.plan, directions), alpha=-rate)
+        return
     kept = 1 - rate * (step.weight_decay + step.plan.prox)
     if kept != 1:
         torch._foreach_mul_(local, kept)
@@ -98,6 +116,7 @@ def walk(block: StepBlock, module: nn.Module, device: Device) -> None:
         local = weights if own else [torch.empty_like(part) for part in start]
         for mine, first, moved in zip(local, start, block.parts(block.rows[device.row]), strict=True):
             torch.sub(first, moved, out=mine)
+    moments = Moments()
     for chosen, rate in device.turns:
         if not own:
             with torch.no_grad():
@@ -108,7 +127,7 @@ def walk(block: StepBlock, module: nn.Module, device: Device) -> None:
         loss = block.task.losses(outputs_of(module, x), y).mean()
         gradients = torch.autograd.grad(loss, weights, materialize_grads=True)
         with torch.no_grad():
-            descend(local, gradients, start, rate, block.step)
+            descend(local, gradients, start, rate, block.step, moments)
     with torch.no_grad():
         for mine, first, moved in zip(local, start, block.parts(block.rows[device.row]), strict=True):
             torch.sub(first, mine, out=moved)
@@ -128,12 +147,13 @@ def walk_together(block: StepBlock, module: nn.Module, devices: Sequence[Device]
     def loss(weights: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
         return block.task.losses(functional_call(module, weights, (x,)), y).mean()
 
+    moments = Moments()
     for turn, (chosen, rate) in enumerate(devices[0].turns):
         weights = [mine.to(dtype).detach().requires_grad_() for mine in local]
         mine, labels = (x, y) if chosen is None else _chosen(x, y, [device.turns[turn] for device in devices])
         total = vmap(loss)(dict(zip(names, weights, strict=True)), mine, labels).sum()
         gradients = torch.autograd.grad(total, weights, materialize_grads=True)
-        descend(local, gradients, start, rate, block.step)
+        descend(local, gradients, start, rate, block.step, moments)
     for first, mine, slot in zip(start, local, block.task.slots, strict=True):
         block.rows[members, slot.start : slot.stop] = (first - mine).flatten(1)
 

@@ -169,15 +169,21 @@ def load_state(folder: Path) -> ServerState | None:
     return None
 
 
+_DEVICE = "device."  # before the number of a device, for what the device itself keeps
+
+
 def _state(tensors: Mapping[str, Tensor], round: Any) -> ServerState:
     if not isinstance(round, int) or round < 0:
         raise ValueError("its round is impossible")
-    defense = {name.removeprefix("defense."): tensor for name, tensor in tensors.items() if name != "theta"}
-    return ServerState(round, tensors["theta"], defense)
+    devices = {name.removeprefix(_DEVICE): tensor for name, tensor in tensors.items() if name.startswith(_DEVICE)}
+    others = {name: tensor for name, tensor in tensors.items() if name != "theta" and not name.startswith(_DEVICE)}
+    defense = {name.removeprefix("defense."): tensor for name, tensor in others.items()}
+    return ServerState(round, tensors["theta"], defense, devices)
 
 
 def _tensors(state: ServerState) -> dict[str, Tensor]:
-    return {"theta": state.theta, **{f"defense.{name}": t for name, t in state.defense.items()}}
+    defense = {f"defense.{name}": tensor for name, tensor in state.defense.items()}
+    return {"theta": state.theta, **defense, **{f"{_DEVICE}{name}": tensor for name, tensor in state.devices.items()}}
 
 
 def _require_unchanged(folder: Path, fingerprint: str | None) -> None:

@@ -1,0 +1,124 @@
+"""One local step of models that one batched pass does not know: `vmap` over clients, or one client after the other.
+
+Both give each client's gradient at the common weights. `vmap` needs a batching rule for every operation; a probe
+compares it with the loop first. Where it works it is faster as long as a client's pass is too small to keep a core busy
+(`several_steps.STACK_LIMIT`); the choice depends on sizes alone, never on timing. Either way the clients are shared out
+to as many threads as torch may use, in pieces that do not depend on their number.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from sparsefed.core.engine import MEMORY_BUDGET, Cohort, Engine, LocalStep, few, split
+from sparsefed.core.task import Task, draws, load_flat, working_copy
+from sparsefed.core.types import Batch, Block
+from sparsefed.engines.loop import client_rows, loop
+from sparsefed.engines.several_steps import PROBE_TOLERANCE, STACK_LIMIT, STACKED, operations, share_out
+from sparsefed.kernels.blocks import RowsBlock
+
+log = logging.getLogger(__name__)
+
+PLAIN = LocalStep(1.0, 0.0)
+Piece = tuple[int, Batch]  # the first client's row, and clients of equal size
+
+
+def unfused(task: Task, dtype: torch.dtype = torch.float32, budget: int = MEMORY_BUDGET) -> Engine:
+    """Compute one local step by `vmap` or client by client, whichever the rule expects to be faster."""
+    if draws(task.template):
+        return loop(task, dtype, budget)  # random layers share one generator across threads
+    modules = [working_copy(task, dtype).train() for _ in range(torch.get_num_threads())]
+    limits: list[float] = []  # examples up to which clients are batched, once known
+
+    def compute(theta: Tensor, cohort: Cohort, step: LocalStep) -> Iterator[Block]:
+        if not limits:
+            limits.append(_batched_up_to(task, theta, few(cohort)))
+        for module in modules:
+            load_flat(task, module, theta)
+        for ids in split(cohort, 4.0 * task.d, 0.0, budget):
+            batch = cohort.gather(ids)
+            rows = torch.empty(len(ids), task.d)
+
+            def work(module: nn.Module, piece: Piece, rows: Tensor = rows) -> None:
+                first, part = piece
+                rows[first : first + len(part.sizes)] = gradients(task, module, theta, part)
+
+            share_out(work, pieces(batch, limits[0]), modules)
+            yield RowsBlock(rows.add_(theta, alpha=step.weight_decay).mul_(step.scale), ids)
+            del batch, rows, work
+
+    return compute
+
+
+def pieces(batch: Batch, limit: float) -> list[Piece]:
+    """Cut a batch into pieces: up to STACKED adjacent clients of one size where that is at most `limit`, else one each.
+
+    >>> sizes = np.array([2, 2, 3, 9])
+    >>> [(first, part.sizes.tolist()) for first, part in pieces(Batch(torch.zeros(16), torch.zeros(16), sizes), 5)]
+    [(0, [2, 2]), (2, [3]), (3, [9])]
+    """
+    counts: list[int] = []
+    for place, size in enumerate(batch.sizes.tolist()):
+        joins = place > 0 and size == batch.sizes[place - 1] and size <= limit and counts[-1] < STACKED
+        counts[-1:] = [counts[-1] + 1] if joins else [*counts[-1:], 1]
+    firsts, stops = np.cumsum([0, *counts[:-1]]), np.cumsum([0, *batch.sizes])
+    parts = [(int(first), int(first) + count) for first, count in zip(firsts, counts, strict=True)]
+    return [
+        (low, Batch(batch.x[stops[low] : stops[high]], batch.y[stops[low] : stops[high]], batch.sizes[low:high]))
+        for low, high in parts
+    ]
+
+
+def gradients(task: Task, module: nn.Module, theta: Tensor, batch: Batch) -> Tensor:
+    """Return the gradients of clients of equal size [m, d], at the weights that `module` already holds."""
+    if len(batch.sizes) == 1:
+        return client_rows(task, module, theta, batch, PLAIN)
+    named = dict(module.named_parameters())
+    weights = {slot.name: named[slot.name].detach() for slot in task.slots}
+    inputs = task.prepare(batch.x)
+    inputs = inputs.to(weights[task.slots[0].name].dtype) if inputs.is_floating_point() else inputs
+    each = (len(batch.sizes), int(batch.sizes[0]))
+
+    def loss(weights: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        return task.losses(functional_call(module, weights, (x,)), y).mean()
+
+    stacks = (inputs.reshape(*each, *inputs.shape[1:]), batch.y.reshape(*each, *batch.y.shape[1:]))
+    found = vmap(grad(loss), in_dims=(None, 0, 0))(weights, *stacks)
+    return torch.cat([found[slot.name].flatten(1).float() for slot in task.slots], 1)
+
+
+def _batched_up_to(task: Task, theta: Tensor, batch: Batch) -> float:
+    """Return the number of a client's examples up to which `vmap` is faster; 0 if it cannot compute the model."""
+    if not _agrees(task, theta, batch):
+        return 0.0
+    each = operations(task, batch)
+    limit = float("inf") if each == 0 else STACK_LIMIT / each
+    log.info("clients of up to %g examples are computed together, by vmap", limit)
+    return limit
+
+
+def _agrees(task: Task, theta: Tensor, batch: Batch) -> bool:
+    """Return whether `vmap` gives the loop's rows on a few examples."""
+    module = working_copy(task, torch.float32).train()
+    load_flat(task, module, theta)
+    smallest = int(batch.sizes.min())
+    firsts = np.cumsum(batch.sizes) - batch.sizes
+    keep = torch.from_numpy((firsts[:, None] + np.arange(smallest)).reshape(-1))
+    equal = Batch(batch.x[keep], batch.y[keep], np.full(len(batch.sizes), smallest))
+    truth = client_rows(task, module, theta, equal, PLAIN)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # `vmap` warns where it has no batching rule
+            rows = gradients(task, module, theta, equal)
+    except Exception as error:  # an operation without a batching rule may raise anything
+        log.info("no vmap over clients: %s", str(error).partition("\n")[0])
+        return False
+    off, size = torch.linalg.vector_norm(rows - truth, dim=1), torch.linalg.vector_norm(truth, dim=1)
+    return not bool((off > PROBE_TOLERANCE * size + 1e-12).any())
