@@ -33,6 +33,7 @@ from sparsefed.core.threat import ThreatModel
 from sparsefed.core.types import Arrays, Defense, Partition
 from sparsefed.data import DataSet
 from sparsefed.data.own import from_arrays
+from sparsefed.models.weights import StateDict
 from sparsefed.trackers import Tracker, scalars
 from sparsefed.trust import consent
 
@@ -52,6 +53,8 @@ class Simulation:
         partition: The owners of the examples (`partitions.dirichlet(alpha=0.1)`), a name, or a `Partition`.
         schedule: The learning rate: a number, a schedule (`schedules.cosine(lr=0.1)`), or a function of the round.
         loss: (outputs, targets) -> the loss of each example; by default cross-entropy.
+        weights: The initial weights, to train on from a pretrained model: the path of a safetensors file, or a state
+            dict; by default the module's own. Parameters that require no gradient are never changed.
         rounds: Number of rounds.
         cohort: Number of devices that take part in a round.
         devices: Number of devices; by default 10 000, or one per user of the data.
@@ -76,6 +79,7 @@ class Simulation:
         partition: Chosen | Partition | str | Callable[..., Partition] = "iid",
         schedule: float | Chosen | Callable[[int], float] | str | None = None,
         loss: Loss | None = None,
+        weights: str | Path | Mapping[str, Tensor] | None = None,
         rounds: int = 100,
         cohort: int = 100,
         devices: int | None = None,
@@ -91,7 +95,7 @@ class Simulation:
             "seed": seed,
             "rounds": rounds,
             "data": {**self._data(data), **self._partition(partition, devices), **(data_options or {})},
-            "model": self._named(model),
+            "model": {**self._named(model), **self._weights(weights)},
             "train": {"cohort": cohort, **self._schedule(schedule), **self._loss(loss), **(train or {})},
             "defense": self._named(defense),
             **settings,
@@ -323,6 +327,11 @@ class Simulation:
             rate = given
             return {"schedule": self._refer(lambda lr, rounds: rate)}  # noqa: ARG005
         return {"schedule": "constant", "lr": float(given)}
+
+    def _weights(self, given: str | Path | Mapping[str, Tensor] | None) -> dict[str, Any]:
+        if given is None:
+            return {}
+        return {"weights": str(given) if isinstance(given, str | Path) else self._refer(StateDict(given))}
 
     def _loss(self, given: Loss | None) -> dict[str, Any]:
         return {} if given is None else {"loss": importable_name(given) or self._refer(given)}

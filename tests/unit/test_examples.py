@@ -31,6 +31,22 @@ def test_the_quick_start_is_short_and_shows_a_defense_that_helps(tmp_path: Path)
 
 @pytest.mark.slow
 @pytest.mark.process
+def test_adapters_are_all_that_is_trained_and_the_defense_keeps_them_useful(tmp_path: Path) -> None:
+    text = (ROOT / "examples" / "adapters.py").read_text(encoding="utf-8")
+    lines = run(text, tmp_path).splitlines()
+    assert [line.split()[0] for line in lines] == ["undefended", "sparsefed"]
+    for line in lines:
+        trained, everything = map(int, re.findall(r"(\d+) of (\d+) parameters", line)[0])
+        assert trained < everything / 5
+    (start, undefended), (same, defended) = (
+        [float(share) for share in re.findall(r"accuracy ([\d.]+)% -> ([\d.]+)%", line)[0]] for line in lines
+    )
+    assert start == same
+    assert defended > start + 5 and defended > undefended + 20
+
+
+@pytest.mark.slow
+@pytest.mark.process
 def test_the_sweep_ends_in_a_table_and_a_figure(tmp_path: Path) -> None:
     text = (ROOT / "examples" / "sweep.py").read_text(encoding="utf-8").replace("rounds=60", "rounds=4")
     out = run(text.replace("[0, 1, 2]", "[0]"), tmp_path)

@@ -15,6 +15,7 @@ from rich.markup import escape
 
 from sparsefed.cli.analyses import audit, certify, choose_k, demo, reproduce, tune
 from sparsefed.cli.app import app, errors
+from sparsefed.cli.doctor import doctor
 from sparsefed.cli.listing import list_
 from sparsefed.cli.runs import report, resume, run
 from sparsefed.core.errors import SparseFedError
@@ -25,6 +26,7 @@ __all__ = ["app", "main"]
 for command in (demo, audit, run, resume, report, tune, choose_k, certify, reproduce):  # in the order of `--help`
     app.command()(command)
 app.command("list")(list_)
+app.command()(doctor)
 
 
 def main() -> None:

@@ -29,6 +29,7 @@ from sparsefed.data.augment import AUGMENTATIONS
 from sparsefed.data.partitions.summary import packed, portrait
 from sparsefed.engines import ENGINES
 from sparsefed.models import MODELS, model_info
+from sparsefed.models.weights import with_weights
 from sparsefed.theory.privacy import Guarantee, of_run
 
 log = logging.getLogger(__name__)
@@ -123,6 +124,8 @@ def _task(config: Config, arrays: Arrays) -> Task:
     with torch.random.fork_rng(devices=[]):  # layers draw their initial weights from torch's own generator
         torch.default_generator.manual_seed(integer_seed(config.seed, "model"))
         module = _built(config, (shape[2], *shape[:2]) if arrays.is_image else shape, len(arrays.classes))
+    if (weights := names.weights(config)) is not None:
+        module = with_weights(module, weights)
     prepare = image_normaliser(arrays.mean, arrays.std) if arrays.is_image else None
     return make_task(module, prepare, names.loss(config))
 

@@ -12,12 +12,13 @@ from pydantic import ValidationError
 
 from sparsefed import trust
 from sparsefed.config import templates as bases
-from sparsefed.config.live import live_names
+from sparsefed.config.live import PREFIX, live_names
 from sparsefed.config.lookup import check, check_without_k, example, takes_peak
 from sparsefed.config.schema import MOST_ROUNDS, Config, Named
 from sparsefed.core.errors import ConfigError, quoted, unknown
 from sparsefed.core.schedule import epochs_in_rounds
 from sparsefed.core.threat import WHO
+from sparsefed.models.weights import checksum
 
 
 def as_config(subject: str | Path | Mapping[str, Any] | Config | Described) -> Config:
@@ -118,7 +119,7 @@ def parse(
         for override in overrides:
             _set(merged, override)
         _require_modest(merged)
-        config = _timed(Config.model_validate(_on_its_base(merged)))
+        config = _with_checksum(_timed(Config.model_validate(_on_its_base(merged))))
         rules(config)
     except ValidationError as error:
         problems = [_sentence(problem) for problem in error.errors()[:MOST_NAMED]]
@@ -178,6 +179,20 @@ def _timed(config: Config) -> Config:
     if train.peak_at is None and train.peak_epoch is None:
         train = train.model_copy(update={"peak_at": takes_peak(train.schedule)[1]})
     return config.model_copy(update={"rounds": rounds, "train": train})
+
+
+def _with_checksum(config: Config) -> Config:
+    """Return the config with the checksum of its file of weights; refuse a file that is no longer the same."""
+    model = config.model
+    if model.weights is None or model.weights.startswith(PREFIX):
+        return config
+    found = checksum(model.weights)
+    if model.weights_sha256 not in (None, found):
+        raise ConfigError(
+            f"model.weights: {quoted(model.weights)} is no longer the file that the config was made with (its checksum "
+            "is not model.weights_sha256); put that file back, or leave model.weights_sha256 out"
+        )
+    return config.model_copy(update={"model": model.model_copy(update={"weights_sha256": found})})
 
 
 def twins(config: Config) -> dict[str, Config]:

@@ -26,6 +26,7 @@ from sparsefed.data.partitions.partition import PARTITIONS
 from sparsefed.defenses import DEFENSES, RuleInfo, assemble, rule_info
 from sparsefed.engines import ENGINES
 from sparsefed.models import MODELS
+from sparsefed.models.weights import StateDict, read_weights
 
 MOST_DEALT = 10**9  # examples of all devices together
 
@@ -173,6 +174,19 @@ def model(config: Config) -> Callable[..., Any]:
         module = found
         return lambda shape, classes: module  # noqa: ARG005
     return function("model", config.model.name, MODELS)
+
+
+def weights(config: Config) -> StateDict | None:
+    """Return the initial weights that the config names, or None."""
+    given = config.model.weights
+    if given is None:
+        return None
+    if not given.startswith(live.PREFIX):
+        return read_weights(given)
+    found = live.referred(given)
+    if not isinstance(found, StateDict):
+        raise ConfigError(f"model.weights is of type {type(found).__name__}; give a state dict or the path of a file")
+    return found
 
 
 def loss(config: Config) -> Loss | None:

@@ -44,6 +44,13 @@ class Named(BaseModel):
         return dict(self.model_extra or {})
 
 
+class ModelTable(Named):
+    """The [model] table: a model by name with its parameters, and the file of its initial weights."""
+
+    weights: str | None = None  # a safetensors file; None: drawn from the seed, or the given module's own
+    weights_sha256: str | None = None  # of that file; filled in when the config is read, and checked ever after
+
+
 class DataTable(BaseModel):
     """The [data] table: the examples and their owners, with the partition's parameters beside its name."""
 
@@ -116,7 +123,7 @@ class Config(_Table):
     evaluate_every: Rounds = 25
     checkpoint_every: Rounds = 50
     data: DataTable = DataTable()
-    model: Named = Named(name="cnn")
+    model: ModelTable = ModelTable(name="cnn")
     train: TrainTable = TrainTable()
     defense: Named = Named(name="undefended")
     threat: ThreatTable = ThreatTable()

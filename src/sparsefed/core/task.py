@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -95,7 +96,8 @@ def make_task(module: nn.Module, prepare: Callable[[Tensor], Tensor] | None = No
         if isinstance(layer, _BatchNorm):
             raise ConfigError(
                 f"layer '{name}' is a {type(layer).__name__}: it mixes the examples of a batch, so one device's update "
-                "would depend on other devices' data; use GroupNorm or LayerNorm instead"
+                "would depend on other devices' data; use GroupNorm or LayerNorm instead, "
+                "for instance sparsefed.models.without_batchnorm(module), which keeps its weights where they fit"
             )
     slots, start = [], 0
     for name, parameter in module.named_parameters():
@@ -131,7 +133,21 @@ def working_copy(task: Task, dtype: torch.dtype) -> nn.Module:
     for layer in module.modules():
         if isinstance(layer, nn.Conv2d):
             layer.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        elif isinstance(layer, nn.GroupNorm):
+            layer.register_forward_pre_hook(_plain_memory)
     return module
+
+
+def _plain_memory(layer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Tensor] | None:
+    """Copy inputs out of channels-last memory where torch would crash: trained GroupNorm on inputs without gradient.
+
+    Its backward pass (torch 2.13 on the CPU) then writes to a gradient that was never allocated. So it is behind
+    frozen layers, or where the first layer is one.
+    """
+    trained = any(parameter.requires_grad for parameter in layer.parameters(recurse=False))
+    if inputs and trained and not inputs[0].requires_grad:
+        return (inputs[0].contiguous(),)
+    return None
 
 
 @torch.no_grad()

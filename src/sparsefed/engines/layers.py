@@ -303,7 +303,8 @@ def _embedding_ghost(call: Call) -> bool:
 def _group_norm_rows(call: Call) -> Tensor:
     layer: nn.GroupNorm = call.layer  # type: ignore[assignment]
     scaled = call.g * F.group_norm(call.a, layer.num_groups, eps=layer.eps)
-    return per_client_sum(scaled.flatten(2).sum(2, dtype=torch.float32), call.groups)
+    channels = scaled.flatten(2).sum(2, dtype=torch.float32) if scaled.dim() > 2 else scaled  # [M, C]
+    return per_client_sum(channels, call.groups)
 
 
 def _layer_norm_rows(call: Call) -> Tensor:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from torch import nn
 
+from sparsefed.models.batchnorm import without_batchnorm
 from sparsefed.models.cnn import cnn
 from sparsefed.models.info import ModelInfo, model, model_info
 from sparsefed.models.lstm import lstm
@@ -47,4 +48,5 @@ __all__ = [
     "resnet101_ln",
     "softmax",
     "transformer",
+    "without_batchnorm",
 ]
