@@ -26,33 +26,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-CONFIG = """
-seed = 3
-rounds = {rounds}
-evaluate_every = 10
-checkpoint_every = 2
+from tests.support.processes import CONFIG
 
-[data]
-name = "digits"
-devices = 300
-
-[model]
-name = "softmax"
-
-[train]
-cohort = 20
-
-[threat]
-share = 0.1
-
-[attack]
-name = "pgd"
-auxiliary = 50
-
-[defense]
-name = "sparsefed"
-k = 100
-"""
 SWEEP = """
 from sparsefed import sweep
 sweep("small.toml", {"defense.k": [20, 50], "seed": [0, 1]}, folder="out", jobs=2)
@@ -113,8 +88,8 @@ JOBS = (
 def _folder(parent: Path, name: str) -> Path:
     folder = parent / name
     folder.mkdir()
-    (folder / "mine.toml").write_text(CONFIG.format(rounds=300))
-    (folder / "small.toml").write_text(CONFIG.format(rounds=20))
+    (folder / "mine.toml").write_text(CONFIG.replace("rounds = 12", "rounds = 300"))
+    (folder / "small.toml").write_text(CONFIG.replace("rounds = 12", "rounds = 20"))
     return folder
 
 

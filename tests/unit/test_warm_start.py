@@ -60,7 +60,12 @@ def test_a_simulation_takes_a_path_a_state_dict_or_the_module_itself(path: Path,
     options: dict[str, Any] = {"devices": 30, "cohort": 5, "rounds": 2, "schedule": 0.1}
     own = model()
     before = flat(own)
-    given = [(own, path), (own, str(path)), (own, pretrained.state_dict()), (pretrained, None)]
+    given: list[tuple[nn.Module, Any]] = [
+        (own, path),
+        (own, str(path)),
+        (own, pretrained.state_dict()),
+        (pretrained, None),
+    ]
     ends = [Simulation(module, "digits", weights=weights, **options).run().theta for module, weights in given]
     assert all(torch.equal(ends[0], end) for end in ends)
     assert torch.equal(flat(own), before)

@@ -61,8 +61,8 @@ def _checksum(path: Path, _changed: int, _size: int) -> str:
 def _require_file(path: Path) -> None:
     if not path.is_file():
         raise ConfigError(
-            f"model.weights: there is no file {quoted(str(path))}; give the path of a safetensors file, relative to "
-            "the folder in which the command is run"
+            f"model.weights: there is no file {quoted(str(path), longest=300)}; give the path of a safetensors file, "
+            "relative to the folder in which the command is run"
         )
 
 

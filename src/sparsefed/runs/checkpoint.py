@@ -47,7 +47,7 @@ def loads(content: bytes, entry: str, keys: Collection[str]) -> tuple[dict[str, 
         zeroed = content.replace(str(checksum).encode(), _UNKNOWN.encode(), 1)
         if checksum is not None and hashlib.sha256(zeroed).hexdigest() != checksum:
             raise ValueError("its checksum does not match")
-        return load(content), header
+        return dict(sorted(load(content).items())), header  # whatever order the file was read in
     except (SafetensorError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(printable(error)) from error
 
