@@ -22,7 +22,6 @@ import torch
 from torch import Tensor, nn
 
 from sparsefed.core.errors import ConfigError, RunError
-from sparsefed.core.layout import ModelLayout, layout
 from sparsefed.core.metrics import unusable_notice
 from sparsefed.core.rng import check_seed
 from sparsefed.core.signatures import shown
@@ -32,6 +31,7 @@ from sparsefed.defenses.aggregate import BLOCK_BYTES, layer_sizes, require_finit
 from sparsefed.defenses.modes import Mode, PresetName
 from sparsefed.defenses.pipeline import CLIPPED_BEYOND, LARGEST_NORM
 from sparsefed.kernels.blocks import RowsBlock, as_blocks
+from sparsefed.models.layout import ModelLayout, layout
 from sparsefed.runs import checkpoint
 from sparsefed.runs.disk import write_atomically
 from sparsefed.runs.folder import goes_on

@@ -28,12 +28,12 @@ from sparsefed.config import Config, live
 from sparsefed.core.choice import Chosen, importable_name
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.round import Metrics, RoundReport, ServerState
-from sparsefed.core.target import MetricFunction
 from sparsefed.core.task import Loss, load_flat
 from sparsefed.core.threat import ThreatModel
 from sparsefed.core.types import Arrays, Defense, Partition
 from sparsefed.data import DataSet
 from sparsefed.data.own import from_arrays, from_dataset
+from sparsefed.data.scores import MetricFunction
 from sparsefed.models.weights import StateDict
 from sparsefed.trackers import Tracker, scalars
 from sparsefed.trust import consent

@@ -22,10 +22,10 @@ from sparsefed.commands import certify as certificate
 from sparsefed.commands.certify import Certificate
 from sparsefed.core import toml
 from sparsefed.core.errors import ConfigError, RunError
-from sparsefed.core.metrics import distances
 from sparsefed.core.round import simulate
 from sparsefed.core.schedule import triangular
 from sparsefed.reports.pictures import write
+from sparsefed.results.twins import distances
 from sparsefed.theory import radius
 from sparsefed.theory.lipschitz import clip_free, softmax_growth, softmax_layer
 from sparsefed.theory.rounding import power, written

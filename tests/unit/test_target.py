@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from sparsefed import Simulation, data
 from sparsefed.config import dump, parse
 from sparsefed.core.errors import ConfigError, DataError
-from sparsefed.core.metrics import area_under_curve, balanced_accuracy
-from sparsefed.core.target import TARGETS, chance, score_of
+from sparsefed.core.target import TARGETS
 from sparsefed.core.types import IGNORED
 from sparsefed.data.own import from_arrays, from_frame
+from sparsefed.data.scores import area_under_curve, balanced_accuracy, chance, score_of
 from sparsefed.reports.run_report import report
 from sparsefed.results.measures import metrics
 from sparsefed.results.summary import summarise

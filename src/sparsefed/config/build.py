@@ -24,11 +24,12 @@ from sparsefed.core.federation import SAMPLING, Federation, federate, rounds_per
 from sparsefed.core.inputs import Prepare, as_tensors, image_normaliser, preparation, shape_of
 from sparsefed.core.rng import integer_seed, rng
 from sparsefed.core.round import Metrics, RoundReport, RoundSetup, ServerState, simulate, start
-from sparsefed.core.target import Score, chance, measures, outputs_for, score_of, target_of
+from sparsefed.core.target import outputs_for, target_of
 from sparsefed.core.task import Task, differentiator, evaluator, make_task
 from sparsefed.core.types import Arrays, Batch, Defense, Partition
 from sparsefed.data.augment import AUGMENTATIONS
 from sparsefed.data.partitions.summary import packed, portrait
+from sparsefed.data.scores import Score, chance, measures, score_of
 from sparsefed.engines import ENGINES
 from sparsefed.models import MODELS, model_info
 from sparsefed.models.weights import with_weights

@@ -18,12 +18,13 @@ from sparsefed.core.errors import ConfigError, unknown
 from sparsefed.core.federation import SAMPLING
 from sparsefed.core.schedule import SCHEDULES, Schedule, peak_share
 from sparsefed.core.signatures import check_arguments, parameters
-from sparsefed.core.target import TARGETS, TITLES, MetricFunction, score_of, target_of
+from sparsefed.core.target import TARGETS, target_of
 from sparsefed.core.task import Loss
 from sparsefed.core.threat import WHO, ThreatModel, malicious_ids
 from sparsefed.core.types import Arrays, Defense, Partition
 from sparsefed.data.augment import AUGMENTATIONS
 from sparsefed.data.partitions.partition import PARTITIONS
+from sparsefed.data.scores import TITLES, MetricFunction, score_of
 from sparsefed.defenses import DEFENSES, RuleInfo, assemble, rule_info
 from sparsefed.engines import ENGINES
 from sparsefed.models import MODELS

@@ -1,4 +1,4 @@
-"""What a task's targets are, and what follows from it: the default loss, the metrics, the score, and success.
+"""What a task's targets are, and what follows from it: the default loss, the metrics that fit, and success.
 
     classes  int64 [N], one of several classes; the model has an output for each
     binary   int64 [N], 0 or 1; one output, the log-odds of 1
@@ -6,26 +6,21 @@
     values   float32 [N] or [N, K], numbers to predict (regression); an output for each
     tokens   int64 [N, T], the token that follows each one, IGNORED where none does; outputs [N, T, vocabulary]
 
-The *score* is the metric that reports and verdicts go by: larger is better, and 1 is a perfect model. For values it is
-the share of the error that the model removes, 1 - error / error of the best constant: R^2 for the squared error.
-Everything else asks this file instead of assuming classes. Knows no models, attacks or runs.
+Everything else asks this file instead of assuming classes; how well a model does is in `data.scores`. Knows no models,
+attacks or runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from sparsefed.core.errors import ConfigError
-from sparsefed.core.metrics import area_under_curve, balanced_accuracy, class_accuracies
 from sparsefed.core.types import IGNORED, Arrays
-
-MetricFunction = Callable[[Tensor, Tensor], Any]  # outputs of the test examples, their targets -> a number
 
 
 @dataclass(frozen=True)
@@ -56,20 +51,6 @@ class Target:
         return accuracy(predictions, wanted)
 
 
-class Score(NamedTuple):
-    """The metric by which a run is judged: the key in a run's rows, how it is called, and the function, if any."""
-
-    key: str
-    title: str
-    name: str
-    own: MetricFunction | None = None
-
-    @property
-    def needs_outputs(self) -> bool:
-        """Whether predicted classes are not enough to compute it."""
-        return self.own is not None or self.name == "auc"
-
-
 def target_of(arrays: Arrays) -> Target:
     """Return what the targets of a data set are."""
     return TARGETS[arrays.target_kind]
@@ -95,6 +76,13 @@ def matched(outputs: Tensor, y: Tensor) -> Tensor:
             f"{list(y.shape[1:])}; give the model one output for each target"
         )
     return outputs.reshape(y.shape)
+
+
+def accuracy(predictions: Tensor, y: Tensor) -> float:
+    """Return the share of the targets that are predicted, without those that are IGNORED; NaN if there are none."""
+    counted = y != IGNORED
+    right = predictions.reshape(y.shape) == y
+    return float(right[counted].double().mean()) if bool(counted.any()) else float("nan")
 
 
 # --- losses ----------------------------------------------------------------------------------------------------------
@@ -150,87 +138,3 @@ TARGETS: Mapping[str, Target] = {
         Target("tokens", "a token after each token", cross_entropy, _likeliest, "accuracy", ("accuracy",)),
     )
 }
-TITLES = {
-    "accuracy": "test accuracy",
-    "balanced_accuracy": "balanced accuracy",
-    "auc": "AUC",
-    "mean_squared_error": "explained variance",
-    "mean_absolute_error": "explained deviation",
-}
-
-
-# --- metrics ---------------------------------------------------------------------------------------------------------
-
-
-def score_of(target: Target, name: str | None, own: MetricFunction | None = None) -> Score:
-    """Return the score that a run is judged by: the default of its targets, a named metric, or one of the user's.
-
-    Raises:
-        ConfigError: if the named metric has no meaning for these targets.
-    """
-    if own is not None:
-        called = getattr(own, "__name__", "metric").strip("<>").lstrip("_") or "metric"
-        return Score(f"test_{called}", called.replace("_", " "), called, own)
-    name = target.metric if name is None else name
-    if name not in target.metrics:
-        raise ConfigError(
-            f"train.metric = '{name}' has no meaning for {target.title}; use one of {', '.join(target.metrics)}, or a "
-            "function of your own (outputs, targets)"
-        )
-    return Score("test_explained" if name in ERRORS else f"test_{name}", TITLES[name], name)
-
-
-def accuracy(predictions: Tensor, y: Tensor) -> float:
-    """Return the share of the targets that are predicted, without those that are IGNORED; NaN if there are none."""
-    counted = y != IGNORED
-    right = predictions.reshape(y.shape) == y
-    return float(right[counted].double().mean()) if bool(counted.any()) else float("nan")
-
-
-def measures(target: Target, score: Score, outputs: Tensor, y: Tensor, classes: int) -> dict[str, Any]:
-    """Return the metrics of a model on test examples, under the names that a run's rows have.
-
-    `outputs` are the model's own, or the predicted classes if the score does not need more.
-    """
-    found: dict[str, Any] = {}
-    if target.kind == "values":
-        error = (matched(outputs.double(), y) - y.double()).flatten()
-        found = {
-            "test_mean_absolute_error": float(error.abs().mean()),
-            "test_mean_squared_error": float(error @ error / len(error)),
-        }
-        found["test_explained"] = (
-            1 - found[f"test_{score.name}"] / constant_error(score.name, y) if score.own is None else None
-        )
-    else:
-        predictions = target.predict(outputs) if outputs.is_floating_point() else outputs
-        found["test_accuracy"] = accuracy(predictions, y)
-        if target.has_classes:
-            found["class_accuracy"] = class_accuracies(predictions.reshape(y.shape), y, classes)
-        if score.name == "balanced_accuracy" or target.kind in ("binary", "labels"):
-            found["test_balanced_accuracy"] = balanced_accuracy(predictions.reshape(y.shape), y)
-        if score.name == "auc" or target.kind in ("binary", "labels"):
-            found["test_auc"] = area_under_curve(outputs, y)
-    if score.own is not None:
-        found[score.key] = float(score.own(outputs, y))
-    return {key: value for key, value in found.items() if value is not None}
-
-
-def constant_error(metric: str, y: Tensor) -> float:
-    """Return the error of the best constant prediction: of the mean, or for absolute errors the median."""
-    values = y.double().reshape(len(y), -1)
-    if metric == "mean_absolute_error":
-        return float((values - values.median(0).values).abs().mean()) or 1.0
-    return float(((values - values.mean(0)) ** 2).mean()) or 1.0
-
-
-def chance(target: Target, score: Score, y: Tensor) -> float | None:
-    """Return the score of a model that ignores its inputs; None where it is unknown."""
-    if score.own is not None or target.kind == "tokens":
-        return None
-    if score.name == "accuracy":
-        shares = [torch.bincount(column[column != IGNORED]).double() for column in y.reshape(len(y), -1).T]
-        return sum(float(counts.max() / counts.sum()) for counts in shares) / len(shares)
-    if score.name == "balanced_accuracy" and target.has_classes:
-        return 1 / max(1, len(torch.unique(y)))
-    return 0.0 if target.kind == "values" else 0.5

@@ -9,7 +9,7 @@ The rules, repeated under the table of the report:
   not better than CHANCE times the model that always predicts the most frequent class, or, where that class is so
   frequent, half way from it to 1 (other scores: than a model that ignores its inputs);
 - *landed* and *share* are medians over the rounds with attackers, see `core.metrics.reach`;
-- the *outsized impact* is `core.metrics.outsized_impact` at the last evaluation.
+- the *outsized impact* is `outsized_impact` at the last evaluation.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
-from sparsefed.core.metrics import outsized_impact
 from sparsefed.core.threat import WHO
 from sparsefed.core.types import RunRecord
 from sparsefed.results.numbers import Curve, curve, finite, middle, percent
@@ -34,7 +33,7 @@ CHANCE = 1.2
 class SummaryRow:
     """One run in one line; accuracies are fractions, None where nothing was measured.
 
-    `test_accuracy` is the score of the task (`core.target`): the accuracy, or the metric that `scored_by` names.
+    `test_accuracy` is the score of the task (`data.scores`): the accuracy, or the metric that `scored_by` names.
     """
 
     name: str  # unique among the runs of one summary
@@ -193,3 +192,15 @@ def _norm_ratio(rows: Iterable[Mapping[str, Any]]) -> float | None:
 def progress(row: SummaryRow) -> str:
     """Return how many rounds the run has completed, as text."""
     return f"{row.rounds} rounds" if row.planned is None else f"{row.rounds} of {row.planned} rounds"
+
+
+def outsized_impact(learned: float, influence: float, points: int, examples: int) -> float:
+    """Return the paper's OIF, |X_m| / (I n): points poisoned over the attackers' influence times the data.
+
+    `learned` is the attack accuracy on the `points`, `influence` the share of devices that are compromised (I), and
+    `examples` the size n of the training set: 1 means that attackers moved as many points as they own data.
+
+    >>> outsized_impact(0.5, 0.02, 500, 50_000)
+    0.25
+    """
+    return learned * points / (influence * examples)

@@ -9,15 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
 
 from sparsefed import runs
-from sparsefed.core.metrics import Distances, distances
 from sparsefed.core.types import RunRecord
 from sparsefed.results.numbers import finite
 from sparsefed.results.summary import SummaryRow, attacked, summary
 
 BESIDE = ("name", "evaluate_every", "checkpoint_every", "threat", "attack")  # where twins may differ
+
+
+class Distances(NamedTuple):
+    """The distances between two models as flat vectors."""
+
+    l1: float
+    l2: float
 
 
 @dataclass(frozen=True)
@@ -87,3 +96,13 @@ def _apart(run: RunRecord, other: RunRecord) -> Distances | None:
     if one is None or two is None or one.round != two.round or one.theta.shape != two.theta.shape:
         return None
     return distances(one.theta, two.theta)
+
+
+def distances(theta: Tensor, other: Tensor) -> Distances:
+    """Return |theta - other| in both norms.
+
+    >>> distances(torch.tensor([1.0, 1.0]), torch.tensor([4.0, -3.0]))
+    Distances(l1=7.0, l2=5.0)
+    """
+    difference = theta.double() - other.double()
+    return Distances(float(difference.abs().sum()), float(torch.linalg.vector_norm(difference)))

@@ -19,10 +19,10 @@ from sparsefed.commands.certify.subject import CertificateSource, read, with_mod
 from sparsefed.commands.common import RunAll, Subject, run_all
 from sparsefed.config import Config
 from sparsefed.core.errors import ConfigError
-from sparsefed.core.metrics import distances
 from sparsefed.core.progress import OnProgress
 from sparsefed.reports.result import Report
 from sparsefed.results.numbers import percent
+from sparsefed.results.twins import distances
 from sparsefed.sweeps.runner import working_folder
 from sparsefed.theory import linear
 from sparsefed.theory.bounds import ALIKE, Bounds
