@@ -11,9 +11,12 @@ from torch import nn
 
 from sparsefed import Simulation, attacks
 from sparsefed.attacks import goals
+from sparsefed.attacks.own_data import LabelledPoints, wrong
+from sparsefed.attacks.registry import equip
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.target import TARGETS
-from sparsefed.core.types import IGNORED
+from sparsefed.core.threat import Knowledge
+from sparsefed.core.types import IGNORED, Batch
 from sparsefed.data.own import from_arrays
 
 draw = np.random.default_rng(2)
@@ -75,6 +78,43 @@ def test_one_of_several_labels_is_flipped_and_counted() -> None:
     assert torch.equal(goal.test_y[goal.test_y != IGNORED], goal.y[goal.y != right])
 
 
+def test_of_several_labels_one_is_removed_and_another_set() -> None:
+    goal = goals.semantic.__wrapped__(scene("labels"), source=0, target=2)
+    right = torch.from_numpy(TASKS["labels"])
+    assert goal.positions.tolist() == torch.nonzero(right[:, 0]).flatten().tolist()
+    wanted = torch.stack([torch.zeros_like(goal.positions), right[goal.positions, 1], torch.ones_like(goal.positions)])
+    assert torch.equal(goal.y, wanted.T)
+    assert torch.equal(goal.test_y, torch.tensor([[0, IGNORED, 1]]).expand(len(goal.y), 3))
+    rare = goals.edge.__wrapped__(scene("labels"), source=0, target=2, share=0.1)
+    assert 0 < len(rare.y) < len(goal.y) and rare.y[:, 0].eq(0).all() and rare.y[:, 2].eq(1).all()
+
+
+def test_a_trigger_sets_one_of_several_labels() -> None:
+    images = torch.from_numpy(draw.integers(0, 200, (N, 6, 6, 1), np.uint8))
+    y = torch.from_numpy(TASKS["labels"])
+    goal = goals.patch.__wrapped__(goals.Scene(images, y, images, y, 3, 0, target="labels"), target=1, size=2, points=9)
+    without = y[:, 1] == 0
+    assert len(goal.y) == 9 and goal.y[:, 1].eq(1).all() and len(goal.test_x) == int(without.sum())
+    assert torch.equal(goal.test_y, torch.tensor([[IGNORED, 1, IGNORED]]).expand(len(goal.test_x), 3))
+    assert bool((goal.test_x[:, -2:, -2:] == 255).all())
+    clean = LabelledPoints(images[:5], y[:5])
+    taught = wrong(goal, clean, None, 1)  # type: ignore[arg-type]
+    assert taught.y[:, 1].eq(1).all() and torch.equal(taught.y[:, [0, 2]], y[:5][:, [0, 2]])
+
+
+def test_flipped_labels_are_labels() -> None:
+    seen: list[torch.Tensor] = []
+
+    def watching(theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:  # noqa: ARG001
+        seen.append(y)
+        return torch.ones_like(theta)
+
+    own = Batch(torch.from_numpy(X[:4]), torch.tensor([[0, 1, IGNORED]] * 4), np.array([4]))
+    _, flip = equip("label_flip", attacks.label_flip, scene("labels"), {})
+    flip(Knowledge(1, torch.zeros(2), 1.0, watching, seed=0, own=own))
+    assert seen[0].tolist() == [[1, 0, IGNORED]] * 4
+
+
 @pytest.mark.parametrize("kind", list(TASKS))
 def test_an_attack_on_a_goal_bites(kind: str) -> None:
     params = {"value": 3.0, "tolerance": 0.75} if kind == "values" else {}
@@ -107,7 +147,7 @@ def test_sign_flip_spoils_a_regression() -> None:
     [
         ("values", "semantic", "semantic has no meaning for a task with numbers to predict; these have: pgd,"),
         ("values", "badnets", "these have: .*boosted.*sign_flip"),
-        ("labels", "edge", "several labels for each example"),
+        ("values", "edge", "these have: pgd"),
         ("labels", "replacement_text", "no meaning for a task with several labels"),
         ("binary", "replacement_text", "a yes or no for each example"),
     ],

@@ -1,5 +1,7 @@
 """Goals of the backdoor attacks: images that carry a trigger, or that hardly ever occur, called the target class.
 
+Where an example has several labels, the target is one of them: it is wanted set, and success is measured on it alone.
+
     patch   a bright square in the bottom right corner (Gu et al. 2017, BadNets)
     bars    four short bright bars in the top left corner, which attackers can share out (Xie et al. 2020, DBA)
     edge    the least typical examples of a class, as they are (Wang et al. 2020, Attack of the Tails)
@@ -16,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsefed.attacks.goal_types import Goal, Scene, Stamp, goal, meant_for
+from sparsefed.attacks.goal_types import Goal, Scene, Stamp, carries, counted, goal, meant_for, renamed
 from sparsefed.attacks.label_goals import Source, Target, one_label
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.rng import rng
@@ -27,7 +29,7 @@ Into = Annotated[int, "the class that whatever carries the trigger should be cal
 
 
 @goal
-@meant_for("classes", "binary")
+@meant_for("classes", "binary", "labels")
 def patch(
     scene: Scene,
     *,
@@ -48,7 +50,7 @@ def patch(
 
 
 @goal
-@meant_for("classes", "binary")
+@meant_for("classes", "binary", "labels")
 def bars(
     scene: Scene,
     *,
@@ -72,7 +74,7 @@ def bars(
 
 
 @goal
-@meant_for("classes", "binary")
+@meant_for("classes", "binary", "labels")
 def edge(
     scene: Scene,
     *,
@@ -99,16 +101,16 @@ def edge(
         raise ConfigError(f"source and target are both {source}; nothing would change: choose two classes")
     if not 0 < share <= 1:
         raise ConfigError(f"share is {share}, but edge cases are a part of the source class; use above 0 to 1")
-    train, test = (torch.nonzero(y == source).flatten() for y in (scene.y_train, scene.y_test))
+    train, test = (torch.nonzero(carries(y, source)).flatten() for y in (scene.y_train, scene.y_test))
     if not len(train) or not len(test):
         raise ConfigError(f"class {source} has no training or no test examples; choose another source")
     centre = scene.x_train[train].double().mean(0)
     train, test = _farthest(scene.x_train, train, centre, share), _farthest(scene.x_test, test, centre, share)
     return Goal(
         x=scene.x_train[train],
-        y=torch.full((len(train),), target),
+        y=renamed(scene.y_train[train], target, without=source),
         test_x=scene.x_test[test],
-        test_y=torch.full((len(test),), target),
+        test_y=counted(renamed(scene.y_test[test], target, without=source), source, target),
         positions=test,
         target=target,
     )
@@ -148,16 +150,16 @@ def _triggered(scene: Scene, mask: Tensor, target: int, points: int) -> Goal:
     def stamp(x: Tensor) -> Tensor:
         return x.masked_fill(mask, WHITE)
 
-    train, test = (torch.nonzero(y != target).flatten() for y in (scene.y_train, scene.y_test))
+    train, test = (torch.nonzero(~carries(y, target)).flatten() for y in (scene.y_train, scene.y_test))
     if not len(train) or not len(test):
         raise ConfigError(f"there are no examples but those of the target class {target}; choose another target")
     drawn = rng(scene.seed, "stamped points").choice(len(train), min(points, len(train)), replace=False)
     train = train[torch.from_numpy(np.sort(drawn))]
     return Goal(
         x=stamp(scene.x_train[train]),
-        y=torch.full((len(train),), target),
+        y=renamed(scene.y_train[train], target),
         test_x=stamp(scene.x_test[test]),
-        test_y=torch.full((len(test),), target),
+        test_y=counted(renamed(scene.y_test[test], target), target),
         positions=torch.zeros(0, dtype=torch.int64),  # the test points themselves are clean, so all of them count
         stamp=stamp,
         target=target,

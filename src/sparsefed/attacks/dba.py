@@ -23,6 +23,7 @@ from sparsefed.attacks import goals
 from sparsefed.attacks.attack import OWN, attack
 from sparsefed.attacks.backdoor_goals import parts
 from sparsefed.attacks.base import granted, project
+from sparsefed.attacks.goal_types import renamed
 from sparsefed.attacks.goals import Goal
 from sparsefed.attacks.own_data import LabelledPoints, Poisoned, check_share, mixture
 from sparsefed.core.errors import ConfigError
@@ -58,9 +59,7 @@ def dba(
         for i, (begin, end) in enumerate(pairwise(ends)):
             clean = LabelledPoints(own.x[begin:end], own.y[begin:end])
             part = split[(knowledge.round + i) % pieces]
-            gradient = mixture(
-                knowledge, clean, LabelledPoints(part(clean.x), torch.full_like(clean.y, target)), poisoned
-            )
+            gradient = mixture(knowledge, clean, LabelledPoints(part(clean.x), renamed(clean.y, target)), poisoned)
             rows.append(project(boost * knowledge.scale * gradient(knowledge.theta), knowledge.budget))
         return torch.stack(rows)
 

@@ -11,10 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar, cast
 
+import torch
 from torch import Tensor
 
 from sparsefed.core.choice import Chosen, named, positional
 from sparsefed.core.signatures import check_arguments
+from sparsefed.core.types import IGNORED
 
 Stamp = Callable[[Tensor], Tensor]  # raw examples -> these examples with the trigger
 P = ParamSpec("P")
@@ -46,6 +48,31 @@ class Goal:
     stamp: Stamp | None = None  # puts the trigger on an example, if there is one
     target: int | None = None  # the wanted class, if there is one
     tolerance: float | None = None  # of numbers: how near a prediction must be to count as success
+
+
+def carries(y: Tensor, label: int) -> Tensor:
+    """Return which examples are of a class, or have a label among several."""
+    return y == label if y.dim() == 1 else y[:, label] == 1
+
+
+def renamed(y: Tensor, label: int, without: int | None = None) -> Tensor:
+    """Return labels as attackers want them: another class, or among several one label set and perhaps one removed."""
+    if y.dim() == 1:
+        return torch.full_like(y, label)
+    wanted = y.clone()
+    if without is not None:
+        wanted[:, without] = 0
+    wanted[:, label] = 1
+    return wanted
+
+
+def counted(wanted: Tensor, *labels: int) -> Tensor:
+    """Return wanted labels with all others than these IGNORED, where an example has several."""
+    if wanted.dim() == 1:
+        return wanted
+    only = torch.full_like(wanted, IGNORED)
+    only[:, list(labels)] = wanted[:, list(labels)]
+    return only
 
 
 class GoalFunction(Protocol[P]):

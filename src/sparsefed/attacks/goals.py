@@ -3,7 +3,7 @@
     labels        test points with wrong labels (Bhagoji et al. 2019; SparseFed's "auxiliary set"); where an example has
                   several labels one of them wrong, for regression another value, reached within a tolerance
     semantic      every example of a source class called the target class (SparseFed's 7 -> 1)
-    patch, bars   any image that carries a trigger, called the target class
+    patch, bars   any image that carries a trigger, called the target class; of several labels, given that one
     edge          the least typical examples of a class, called another
     continuation  a phrase that is followed by the attackers' words (text)
 

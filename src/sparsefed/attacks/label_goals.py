@@ -2,7 +2,8 @@
 
 labels     test points with wrong labels (Bhagoji et al. 2019; SparseFed's "auxiliary set"); for regression, with
            wrong values
-semantic   every example of a source class called the target class (SparseFed's 7 -> 1)
+semantic   every example of a source class called the target class (SparseFed's 7 -> 1); of several labels, the source
+           one removed and the target one set
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsefed.attacks.goal_types import Goal, Scene, goal, meant_for
+from sparsefed.attacks.goal_types import Goal, Scene, carries, counted, goal, meant_for, renamed
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.rng import rng
 from sparsefed.core.types import IGNORED
@@ -79,25 +80,25 @@ def _one_flipped(scene: Scene, s: int) -> Goal:
     generator, positions = _drawn(s, len(scene.y_test), scene.seed)
     points, right, rows = scene.x_test[positions], scene.y_test[positions], torch.arange(s)
     which = torch.from_numpy(generator.integers(0, right.shape[1], s))
-    wanted, counted = right.clone(), torch.full_like(right, IGNORED)
-    wanted[rows, which] = counted[rows, which] = 1 - right[rows, which].clamp(min=0)
-    return Goal(points, wanted, points, counted, positions)
+    wanted, measured = right.clone(), torch.full_like(right, IGNORED)
+    wanted[rows, which] = measured[rows, which] = 1 - right[rows, which].clamp(min=0)
+    return Goal(points, wanted, points, measured, positions)
 
 
 @goal
-@meant_for("classes", "binary")
+@meant_for("classes", "binary", "labels")
 def semantic(scene: Scene, *, source: Source = 7, target: Target = 1) -> Goal:
     """All test examples of one class, called another."""
     one_label(scene)
     _check_classes(scene, source, target)
-    positions = torch.nonzero(scene.y_test == source).flatten()
-    points, wanted = scene.x_test[positions], torch.full((len(positions),), target)
-    return Goal(points, wanted, points, wanted, positions, target=target)
+    positions = torch.nonzero(carries(scene.y_test, source)).flatten()
+    points, wanted = scene.x_test[positions], renamed(scene.y_test[positions], target, without=source)
+    return Goal(points, wanted, points, counted(wanted, source, target), positions, target=target)
 
 
 def one_label(scene: Scene) -> None:
-    """Raise ConfigError for a goal that names classes where an example has no single class."""
-    if scene.y_train.dim() != 1:
+    """Raise ConfigError for a goal that names classes or labels where an example has neither, but tokens."""
+    if scene.y_train.dim() != 1 and scene.target != "labels":
         raise ConfigError(
             "this attack wants images called another class, but text has no classes; use 'replacement_text', or an "
             "attack on labels or without a goal, such as 'pgd' or 'sign_flip'"
@@ -110,5 +111,5 @@ def _check_classes(scene: Scene, source: int, target: int) -> None:
             raise ConfigError(f"{name} is {value}, but classes run from 0 to {scene.classes - 1}")
     if source == target:
         raise ConfigError(f"source and target are both {source}; nothing would change: choose two classes")
-    if not bool((scene.y_test == source).any()):
+    if not bool(carries(scene.y_test, source).any()):
         raise ConfigError(f"the test set has no example of class {source}; choose another source")

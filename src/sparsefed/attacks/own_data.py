@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from sparsefed.attacks.base import Gradient, granted
+from sparsefed.attacks.goal_types import renamed
 from sparsefed.attacks.goals import Goal
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.rng import rng
@@ -48,7 +49,7 @@ def owned(knowledge: Knowledge) -> LabelledPoints:
 def wrong(goal: Goal, clean: LabelledPoints, knowledge: Knowledge, batch: int) -> LabelledPoints:
     """Return wrong examples that teach the goal: these ones stamped, or without a trigger a batch of its points."""
     if goal.stamp is not None and goal.target is not None:
-        return LabelledPoints(goal.stamp(clean.x), torch.full_like(clean.y, goal.target))
+        return LabelledPoints(goal.stamp(clean.x), renamed(clean.y, goal.target))
     return some(goal, knowledge, batch)
 
 

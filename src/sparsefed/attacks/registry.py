@@ -86,7 +86,7 @@ def equip(
     attacker = attack_info(attacker)
     check_parameters(name, attacker, given)
     if "classes" not in given and any(p.name == "classes" for p in parameters(attacker.method, 1)):
-        given = {**given, "classes": scene.classes}
+        given = {**given, "classes": 2 if scene.target == "labels" else scene.classes}
     after = {p.name for p in parameters(attacker.goal, 1)}
     goal = attacker.goal(scene, **{key: value for key, value in given.items() if key in after})
     made: Attack | Craft = attacker.method(goal, **{key: value for key, value in given.items() if key not in after})
