@@ -72,8 +72,11 @@ def _check_floats(name: str, what: str, x: Any, normalised: bool) -> None:
             place = tuple(bad[0].tolist())
             where = f"row {low + place[0]}" + (f", column {place[1]}" if x.ndim == 2 else "")
             raise DataError(f"{name}: {where} of {what} is {block[place]}; fill or drop such values")
-        if not normalised and np.abs(block).max() > np.finfo(np.float32).max:
-            raise DataError(f"{name}: {what} has values beyond 3e38, the largest that training can hold; scale them")
+        if not normalised and len(huge := np.argwhere(np.abs(block) > np.finfo(np.float32).max)):
+            raise DataError(
+                f"{name}: row {low + huge[0][0]} of {what} has a value beyond 3e38, more than training can hold; "
+                'scale it, or set normalise="train"'
+            )
 
 
 # --- normalisation ---------------------------------------------------------------------------------------------------

@@ -283,7 +283,7 @@ def arrays(
     count = _examples(name, x)
     single = reading.target in (None, "classes", "binary")
     _same_length(name, "labels", y, count, single)
-    users = None if train.users is None else _numbered(np.asarray(train.users))
+    users = None if train.users is None else _numbered(name, train.users)
     if users is not None:
         _same_length(name, "users", users, count)
     if test is None:
@@ -369,10 +369,10 @@ def _images(name: str, x: Any) -> UInt8Array:
     if x.shape[-1] > 4:
         raise DataError(f"{name}: images must have 1 to 4 channels, last or first, but the shape is {list(x.shape)}")
     if x.dtype.kind == "f":
-        if not ((x >= 0) & (x <= 1)).all():
+        if len(wrong := np.argwhere(~((x >= 0) & (x <= 1)))):
             raise DataError(
-                f"{name}: images of floats must lie from 0 to 1; give uint8, divide by the largest level, or take "
-                "them as they are with images=False"
+                f"{name}: image {wrong[0][0]} has the value {x[tuple(wrong[0])]}, but floats must lie from 0 to 1; "
+                "give uint8, divide by the largest level, or take them as they are with images=False"
             )
         x = np.rint(x * 255).astype(np.uint8)
     if x.dtype != np.uint8:
@@ -394,9 +394,17 @@ def _same_length(name: str, what: str, array: Any, n: int, flat: bool = True) ->
         )
 
 
-def _numbered(given: Any) -> IntArray:
-    """Number the names 0, 1, ... in sorted order."""
-    return np.unique(given, return_inverse=True)[1].astype(np.int64)
+def _numbered(name: str, given: Any) -> IntArray:
+    """Number the users 0, 1, ... in sorted order."""
+    users = np.asarray(given)
+    if users.ndim == 1:
+        values = given.tolist() if hasattr(given, "tolist") else list(given)
+        kind = str if values and isinstance(values[0], str) else int | float
+        odd = next((i for i, user in enumerate(values) if not isinstance(user, kind) or user != user), None)
+        if odd is not None and not users.dtype.kind == "S":
+            raise DataError(f"{name}: row {odd} has the user {values[odd]!r:.40}; give all numbers or all names")
+        users = np.array(values)
+    return np.unique(users, return_inverse=True)[1].reshape(users.shape).astype(np.int64)
 
 
 def _cut(name: str, x: Any, y: Any, users: IntArray | None, share: float) -> tuple[Any, Any, Any, Any, Any]:
