@@ -31,7 +31,7 @@ def damages(name: str, content: bytes) -> Iterator[tuple[str, bytes]]:
     """Yield what happened to a file, and what is left of it."""
     for length in range(len(content)):
         yield f"{name} cut after {length} bytes", content[:length]
-    bits = np.random.default_rng(1).integers(0, 8 * len(content), FLIPS).tolist() if content else []
+    bits: list[int] = np.random.default_rng(1).integers(0, 8 * len(content), FLIPS).tolist() if content else []
     if name == runs.CHECKPOINT:
         bits += range(min(FIRST_BITS, 8 * len(content)))
     for bit in bits:
