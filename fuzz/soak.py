@@ -4,7 +4,8 @@
 
 Each job is run once undisturbed, then again in a fresh folder under kills: its process, and not its workers, gets
 SIGKILL at a random moment; after that no process of its session may be left, no lock may be held, and the same command
-goes on. In the end its results must equal the undisturbed ones.
+goes on. In the end its results must equal the undisturbed ones. A job's process is forked from this one, which has
+imported everything, so that the kills meet the work and not the imports; its workers are processes of their own.
 """
 
 from __future__ import annotations
@@ -12,26 +13,27 @@ from __future__ import annotations
 import argparse
 import fcntl
 import hashlib
+import importlib
 import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from tests.support.processes import CONFIG
 
-SWEEP = """
-from sparsefed import sweep
-sweep("small.toml", {"defense.k": [20, 50], "seed": [0, 1]}, folder="out", jobs=2)
-"""
+from sparsefed import cli, sweep
+
+PRELOADED = ("torch", "numba", "optuna", "altair", "sparsefed.simulation", "sparsefed.sweeps", "sparsefed.kernels.rows")
 ORPHAN_SECONDS = 20.0  # after which a process that is still there counts as an orphan
 
 
@@ -69,17 +71,16 @@ def _cells(folder: Path) -> str:
     return _digest(*(path.read_bytes() for path in sorted((folder / "out").glob("cells/*/checkpoint.safetensors"))))
 
 
-CLI = (sys.executable, "-m", "sparsefed.cli")
-TUNE = (*CLI, "tune", "small.toml", "--trials", "6", "--out", "out")
+TUNE = ("tune", "small.toml", "--trials", "6", "--out", "out")
 AUDIT = (
-    *(*CLI, "audit", "small.toml", "--defenses", "clipping,sparsefed", "--attacks", "sign_flip"),
+    *("audit", "small.toml", "--defenses", "clipping,sparsefed", "--attacks", "sign_flip"),
     *("--trials", "2", "--seeds", "1", "--out", "out"),
 )
-REPRODUCE = (*CLI, "reproduce", "attack-accuracy", "--scale", "smoke", "--out", "out", "--jobs", "2")
+REPRODUCE = ("reproduce", "attack-accuracy", "--scale", "smoke", "--out", "out", "--jobs", "2")
 JOBS = (
-    Job("run", (*CLI, "run", "mine.toml", "--out", "out"), (*CLI, "resume", "out"), _run, 5.0),
+    Job("run", ("run", "mine.toml", "--out", "out"), ("resume", "out"), _run, 5.0),
     Job("tune", TUNE, TUNE, _files("strongest.toml"), 5.0),
-    Job("sweep", (sys.executable, "-c", SWEEP), (sys.executable, "-c", SWEEP), _cells, 6.0),
+    Job("sweep", ("sweep",), ("sweep",), _cells, 6.0),
     Job("audit", AUDIT, AUDIT, _files("recommended.toml"), 15.0),
     Job("reproduce", REPRODUCE, REPRODUCE, _rows, 15.0),
 )
@@ -93,15 +94,59 @@ def _folder(parent: Path, name: str) -> Path:
     return folder
 
 
-def _start(command: tuple[str, ...], folder: Path) -> subprocess.Popen[bytes]:
-    log = (folder / "log").open("ab")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # threads of several processes get into each other's way
-    return subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log, start_new_session=True)
+class Forked:
+    """A command in a forked process, with its own session, working folder and log."""
+
+    def __init__(self, command: tuple[str, ...], folder: Path) -> None:
+        """Fork and run the command there."""
+        self._code: int | None = None
+        self.pid = os.fork()
+        if self.pid == 0:
+            _child(command, folder)
+
+    def poll(self) -> int | None:
+        """Return the exit code, or None while it runs."""
+        if self._code is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self._code = os.waitstatus_to_exitcode(status) if pid else None
+        return self._code
+
+    def wait(self, timeout: float) -> int | None:
+        """Return the exit code, or None if it still runs after that many seconds."""
+        end = time.monotonic() + timeout
+        while self.poll() is None and time.monotonic() < end:
+            time.sleep(0.005)
+        return self.poll()
+
+
+def _child(command: tuple[str, ...], folder: Path) -> NoReturn:
+    """Become the command: never return to the soak."""
+    code = 1
+    try:
+        os.setsid()
+        os.chdir(folder)
+        log = os.open("log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        if command[0] == "sweep":
+            sweep("small.toml", {"defense.k": [20, 50], "seed": [0, 1]}, folder="out", jobs=2)
+            code = 0
+        else:
+            sys.argv = ["sparsefed", *command]
+            cli.main()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def _finish(job: Job, folder: Path) -> None:
     command = job.again if (folder / "out/manifest.json").exists() else job.begin
-    code = _start(command, folder).wait(timeout=600)
+    code = Forked(command, folder).wait(timeout=600)
     if code != 0:
         raise SystemExit(f"{job.name} ended with exit code {code}:\n{(folder / 'log').read_text()[-2000:]}")
 
@@ -125,37 +170,42 @@ def _session(process: Path) -> int:
 
 
 def held_locks(folder: Path) -> list[Path]:
-    """Return the locks below a folder that somebody holds."""
-    held = []
-    for path in folder.rglob(".lock"):
-        with path.open("rb") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                held.append(path)
-    return held
+    """Return the locks below a folder that stay held; threads of a killed process may need a moment to end."""
+    end = time.monotonic() + ORPHAN_SECONDS
+    while held := [path for path in folder.rglob(".lock") if _is_held(path)]:
+        if time.monotonic() > end:
+            return held
+        time.sleep(0.1)
+    return []
+
+
+def _is_held(lock: Path) -> bool:
+    with lock.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def kill_once(job: Job, folder: Path, draw: random.Random) -> bool:
     """Start or continue a job and kill it at a random moment; return whether it was still running then."""
     known = (folder / "out/manifest.json").exists()
-    process = _start(job.again if known else job.begin, folder)
+    process = Forked(job.again if known else job.begin, folder)
     begun, before = time.monotonic(), _newest(folder)
     if draw.random() < 0.8:  # most kills come after the imports, when it writes
         while _newest(folder) == before and process.poll() is None and time.monotonic() - begun < 60:
-            time.sleep(0.01)
+            time.sleep(0.03)
         delay = draw.uniform(0, job.seconds / 3)
     else:
         delay = draw.uniform(0, 4)
-    try:
-        process.wait(timeout=delay)
+    if process.wait(timeout=delay) is not None:
         return False
-    except subprocess.TimeoutExpired:
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-        if left := orphans(process.pid):
-            raise SystemExit(f"{job.name} left processes behind: {left}") from None
-        return True
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait(timeout=60)
+    if left := orphans(process.pid):
+        raise SystemExit(f"{job.name} left processes behind: {left}")
+    return True
 
 
 def _newest(folder: Path) -> float:
@@ -188,7 +238,7 @@ def soak(kills: int, seed: int, jobs: tuple[Job, ...] = JOBS, each: int = 8) -> 
             _finish(job, folder)
             if job.result(folder) != truth[job.name]:
                 wrong.append(f"{job.name}: the result differs after kills (folder {number})")
-            print(f"{done.total()} kills: {dict(done)}, {len(wrong)} wrong", flush=True)
+            print(f"{done.total()} kills: {dict(done)}; wrong: {wrong or 'nothing'}", flush=True)
     return done, wrong
 
 
@@ -199,6 +249,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", nargs="*", choices=[job.name for job in JOBS], help="which commands; by default all")
     given = parser.parse_args()
+    os.environ["OMP_NUM_THREADS"] = "1"  # threads of several processes get into each other's way
+    for name in PRELOADED:
+        importlib.import_module(name)
     jobs = tuple(job for job in JOBS if not given.jobs or job.name in given.jobs)
     done, wrong = soak(given.kills, given.seed, jobs)
     print(f"{done.total()} kills ({', '.join(f'{name} {count}' for name, count in done.items())}); {len(wrong)} wrong")

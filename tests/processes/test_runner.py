@@ -403,13 +403,22 @@ def test_no_jobs_are_refused(tmp_path: Path) -> None:
         run_plans([planned()], tmp_path, jobs=0)
 
 
-# --- cores -----------------------------------------------------------------------------------------------------------
+# --- threads ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("cores", "jobs", "threads"), [(2, 2, 1), (2, 1, 2), (8, 3, 2), (2, 5, 1)])
-def test_workers_share_the_cores(monkeypatch: pytest.MonkeyPatch, cores: int, jobs: int, threads: int) -> None:
-    monkeypatch.setattr(pool, "cores", lambda: cores)
-    assert pool.Pool(jobs)._threads == threads
+@pytest.mark.parametrize("given", [{}, {"OMP_NUM_THREADS": "3"}])
+@pytest.mark.parametrize("jobs", [1, 2, 5])
+def test_the_threads_of_a_worker_do_not_depend_on_the_jobs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, jobs: int, given: dict[str, str]
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    with pool.pool(jobs) as workers:
+        workers.start(planned().groups[0].trials[0].cell, tmp_path)
+        assert isinstance(workers, pool.Pool)
+        content = Path(f"/proc/{workers._workers[0].process.pid}/environ").read_bytes().split(b"\0")
+        assert f"OMP_NUM_THREADS={given.get('OMP_NUM_THREADS', '1')}".encode() in content
 
 
 def test_time_left_counts_rounds_at_their_measured_rates() -> None:

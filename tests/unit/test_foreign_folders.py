@@ -12,24 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from sparsefed import Simulation, runs, trust
 from sparsefed import config as configs
-from sparsefed.core.errors import ConfigError, RunError, SparseFedError
-from sparsefed.core.round import ServerState
+from sparsefed.core.errors import ConfigError, RunError
 from sparsefed.runs.disk import line, record_of
 from sparsefed.runs.folder import PREVIOUS
-from tests.support.configs import BASE
-
-TABLE = BASE | {"rounds": 6, "checkpoint_every": 2, "evaluate_every": 3}
-FILES = (runs.CONFIG, runs.MANIFEST, runs.METRICS, runs.CHECKPOINT)
-
-
-def make(folder: Path, **changes: Any) -> Path:
-    config = configs.parse(TABLE | changes)
-    runs.run(folder, configs.dump(config), lambda: configs.build(config), checkpoint_every=config.checkpoint_every)
-    return folder
+from tests.support.damage import FILES, TABLE, flipped, make, same, unharmed
 
 
 @pytest.fixture(scope="module")
@@ -165,36 +154,13 @@ def again(folder: Path) -> None:
 # --- damage ----------------------------------------------------------------------------------------------------------
 
 
-def same(one: ServerState | None, other: ServerState | None) -> bool:
-    if one is None or other is None or one.round != other.round or one.defense.keys() != other.defense.keys():
-        return one is other
-    pairs = [(one.theta, other.theta), *((one.defense[name], other.defense[name]) for name in one.defense)]
-    return all(torch.equal(a, b) for a, b in pairs)
-
-
-def unharmed(folder: Path, whole: Path) -> bool:
-    """Return whether a folder reads as the undamaged one does, or is refused by one sentence."""
-    try:
-        record, state = runs.load_run(folder), runs.load_state(folder)
-    except SparseFedError as error:
-        assert "\n" not in str(error)
-        return True
-    truth = runs.load_run(whole)
-    assert record.config == truth.config and record.rows == truth.rows
-    assert dict(record.manifest) == dict(truth.manifest)
-    before = runs.folder.load_state(whole)
-    return same(state, before) or (state is not None and before is not None and state.round < before.round)
-
-
 def damages(content: bytes, count: int) -> Iterator[bytes]:
     """Yield a file cut at many places and with many single bits flipped."""
     draw = np.random.default_rng(len(content))
     for length in draw.choice(len(content), min(count, len(content)), replace=False):
         yield content[:length]
     for bit in draw.choice(8 * len(content), min(count, 8 * len(content)), replace=False):
-        flipped = bytearray(content)
-        flipped[bit // 8] ^= 1 << bit % 8
-        yield bytes(flipped)
+        yield flipped(content, bit)
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -20,9 +20,11 @@ import logging
 import os
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Literal
 
+import torch
 from torch import Tensor
 
 from sparsefed import trust
@@ -50,6 +52,7 @@ from sparsefed.runs.disk import (
 from sparsefed.runs.provenance import commit, manifest, now, versions
 
 PREVIOUS = "previous.safetensors"
+MOST_THREADS = 1024  # that a manifest may ask for
 _HEADER = "sparsefed"
 _START_OVER = "delete it and resume: the run then starts from round 1"
 
@@ -295,7 +298,7 @@ def execute(
         _forget_unsaved(folder, saved.round)
         note(folder, status="running", round=saved.round, parameters=len(begin.theta), **_resumed(folder, saved.round))
         status = "interrupted"
-        with appending(folder) as metrics:
+        with _threads(folder), appending(folder) as metrics:
             try:
                 for report in reports(last):
                     _append(folder, metrics, report)
@@ -308,6 +311,18 @@ def execute(
                 if last is not saved:
                     _checkpoint(folder, metrics, last)
                 note(folder, status=status, round=last.round, **(conclude() if status == "finished" else {}))
+
+
+@contextmanager
+def _threads(folder: Path) -> Iterator[None]:
+    """Compute with as many threads as the run began with: torch's sums, and so the bits, depend on their number."""
+    before = torch.get_num_threads()
+    begun = _load_manifest(folder).get("machine", {}).get("threads")
+    torch.set_num_threads(begun if isinstance(begun, int) and 1 <= begun <= MOST_THREADS else before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def save(

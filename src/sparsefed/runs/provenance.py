@@ -13,6 +13,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from sparsefed.core.dtypes import has_bfloat16
 
 _VERSIONED = ("sparsefed", "torch", "numpy", "numba", "safetensors")
@@ -33,6 +35,7 @@ def manifest(config: Mapping[str, Any]) -> dict[str, Any]:
             "system": f"{platform.system()} {platform.release()}",
             "processor": platform.processor() or platform.machine(),
             "cores": os.cpu_count(),
+            "threads": torch.get_num_threads(),
             "bfloat16": "yes" if has_bfloat16() else "no, float32 in its place",
         },
     }

@@ -1,6 +1,8 @@
-"""The pool of worker processes, as seen by their parent; each gets its share of the cores.
+"""The pool of worker processes, as seen by their parent.
 
-Messages are lines of JSON. A worker that ends before its cell does has failed that cell, and another takes its place.
+Each computes with one thread, or as many as OMP_NUM_THREADS says, whatever the number of workers: torch's sums depend
+on the number of threads, and how many cells run at a time must not change a bit. Messages are lines of JSON. A worker
+that ends before its cell does has failed that cell, and another takes its place.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ def cores() -> int:
 class _Worker:
     """A worker process, the cell that it runs, and a thread that puts its events, and None at its end, into a queue."""
 
-    def __init__(self, threads: int, events: queue.SimpleQueue[tuple[_Worker, Event | None]]) -> None:
+    def __init__(self, events: queue.SimpleQueue[tuple[_Worker, Event | None]]) -> None:
         self.cell: SweepCell | None = None
         self._events = events
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
@@ -41,7 +43,7 @@ class _Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            env={**os.environ, **dict.fromkeys(THREADS, str(threads))},
+            env=dict.fromkeys(THREADS, "1") | os.environ,
         )
         threading.Thread(target=self._listen, daemon=True).start()
 
@@ -79,7 +81,7 @@ class Pool:
     """A pool of up to `jobs` workers, started when there is work for them."""
 
     def __init__(self, jobs: int) -> None:
-        self.jobs, self._threads = jobs, max(1, cores() // jobs)
+        self.jobs = jobs
         self._events: queue.SimpleQueue[tuple[_Worker, Event | None]] = queue.SimpleQueue()
         self._workers: list[_Worker] = []
 
@@ -91,7 +93,7 @@ class Pool:
         """Give a cell to an idle worker."""
         idle = next((worker for worker in self._workers if worker.cell is None), None)
         if idle is None:
-            idle = _Worker(self._threads, self._events)
+            idle = _Worker(self._events)
             self._workers.append(idle)
         idle.give(cell, folder)
 
