@@ -15,6 +15,7 @@ from sparsefed import data
 from sparsefed.attacks import NEEDS, Attack, Goal, Scene, equip
 from sparsefed.config import lookup as names
 from sparsefed.config.schema import Config, TrainTable
+from sparsefed.core.data_weights import DEFAULT_CAP
 from sparsefed.core.dtypes import computed_in
 from sparsefed.core.engine import LocalPlan
 from sparsefed.core.errors import ConfigError, quoted
@@ -102,6 +103,7 @@ def build(config: Config, load: Callable[[data.DataSet], Arrays] = data.load) ->
         plan=_plan(config.train),
         local_lr=config.train.local_lr,
         worker_momentum=config.train.worker_momentum,
+        weight_cap=(config.train.weight_cap or DEFAULT_CAP) if config.train.weights else None,
     )
     _require_memory(config, task, federation)
     evaluate = _evaluation(task, arrays, dtype, goal)
