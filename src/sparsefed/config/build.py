@@ -17,6 +17,7 @@ from sparsefed.attacks import NEEDS, Attack, Goal, Scene, equip
 from sparsefed.attacks.registry import require_meaning
 from sparsefed.config import lookup as names
 from sparsefed.config.schema import Config, TrainTable
+from sparsefed.core.data_weights import DEFAULT_CAP
 from sparsefed.core.dtypes import computed_in
 from sparsefed.core.engine import LocalPlan, steps_taken
 from sparsefed.core.errors import ConfigError, quoted
@@ -115,6 +116,7 @@ def build(config: Config, load: Callable[[data.DataSet], Arrays] = data.load) ->
         plan=_plan(config.train),
         local_lr=config.train.local_lr,
         worker_momentum=config.train.worker_momentum,
+        weight_cap=(config.train.weight_cap or DEFAULT_CAP) if config.train.weights else None,
     )
     _require_memory(config, task, federation)
     score = score_of(task.target, *names.metric(config))

@@ -72,6 +72,7 @@ def check(config: Config) -> None:
     loss(config)
     metric(config)
     _check_local(config.train)
+    _check_weights(config)
     check_arguments(f"model {config.model.name}", model(config), config.model.params, skip=2)
     defense(config)
     _check_threat(config)
@@ -116,6 +117,23 @@ def _check_local(train: TrainTable) -> None:
     for key in ("local_epochs", "local_decay") if train.local_steps is not None else ():
         if getattr(train, key) != TrainTable.model_fields[key].default:
             raise ConfigError(f"train.{key} counts epochs, but train.local_steps takes their place; give one of them")
+
+
+def _check_weights(config: Config) -> None:
+    """Refuse data weights for a rule that has no weighted form."""
+    train, name = config.train, config.defense.name
+    if train.weight_cap is not None and train.weights is None:
+        raise ConfigError('train.weight_cap limits weights, but there are none; set train.weights = "examples"')
+    if train.weights is None:
+        return
+    if name == "dp_noise":
+        raise ConfigError("dp_noise guarantees privacy for updates of equal weight; leave train.weights out")
+    if not rule(name).weights or config.defense.params.get("pre"):
+        taking = ", ".join(known for known, one in DEFENSES.items() if rule_info(one).weights and known != "dp_noise")
+        raise ConfigError(
+            f"train.weights is '{train.weights}', but {name} with these options weighs updates by its own rule; leave "
+            f"it out, or use a rule that takes weights, without pre-aggregation: {taking}"
+        )
 
 
 def _check_threat(config: Config) -> None:

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sparsefed.core.data_weights import data_weights
 from sparsefed.core.engine import ONE_STEP, Cohort, Engine, LocalPlan, LocalStep, one_step, turns
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.federation import Federation
@@ -65,6 +66,7 @@ class RoundSetup:
     plan: LocalPlan = ONE_STEP  # how many local steps a device takes; several need `device_lr`
     local_lr: float | None = None  # the rate of a device's own steps; None: lambda(t)
     worker_momentum: float | None = None  # beta; None: devices send the round's update
+    weight_cap: float | None = None  # updates weigh by examples, at most this many times the median; None: all alike
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,7 @@ def run_round(setup: RoundSetup, state: ServerState) -> RoundReport:
     hostile = setup.federation.attackers(cohort, context.round) if setup.attack else np.zeros(len(cohort), bool)
     honest = _Honest(setup, state, cohort[~hostile], context, keep=_sees_honest(setup, hostile))
     crafted = _Crafted(setup, state, cohort[hostile], context, honest)
+    honest.weights, crafted.weights = _weights(setup, cohort, hostile)
     updates = _Updates(chain(honest, crafted))
     step = setup.defense.step(state.defense, updates, context)
     updates.require_read()
@@ -139,8 +142,10 @@ def simulate(
 class _Watched:
     """A block whose norms are computed once, for the defense and for the report."""
 
-    def __init__(self, block: Block) -> None:
+    def __init__(self, block: Block, weights: Mapping[int, float] | None = None) -> None:
         self._block, self._norms = block, block.norms()
+        of = None if weights is None else [weights[device] for device in block.senders.tolist()]
+        self.weights = None if of is None else torch.tensor(of, dtype=torch.float64)
         self.size, self.senders = block.size, block.senders
         self.weighted_sum, self.rows = block.weighted_sum, block.rows
 
@@ -174,6 +179,7 @@ class _Honest:
     def __init__(self, setup: RoundSetup, state: ServerState, ids: IntArray, context: Context, keep: bool) -> None:
         self._setup, self._state, self.ids, self._context, self._keep = setup, state, ids, context, keep
         self.norms: list[float] = []
+        self.weights: Mapping[int, float] | None = None  # by device; None: all alike
         self.averages: dict[str, Tensor] = {}  # worker momentum of these devices, after the round
         self.rows: list[Tensor] = []  # only if the attackers may see them
 
@@ -183,7 +189,7 @@ class _Honest:
         federation, context = self._setup.federation, self._context
         cohort = Cohort(self.ids, federation.sizes(self.ids), partial(federation.training, round=context.round))
         for block in self._setup.engine(self._state.theta, cohort, _local_step(self._setup, context)):
-            watched = _Watched(self._sent(block))
+            watched = _Watched(self._sent(block), self.weights)
             self.norms += watched.norms().tolist()
             if self._keep:
                 self.rows.append(watched.rows())
@@ -203,6 +209,7 @@ class _Crafted:
 
     def __init__(self, setup: RoundSetup, state: ServerState, ids: IntArray, context: Context, honest: _Honest) -> None:
         self._setup, self._state, self._ids, self._context, self._honest = setup, state, ids, context, honest
+        self.weights: Mapping[int, float] | None = None  # by device; None: all alike
         self.norm: float | None = None  # median
         self.total: Tensor | None = None  # [d], the sum of the updates, each clipped to the enforced norm
 
@@ -212,10 +219,22 @@ class _Crafted:
             return
         knowledge = _knowledge(setup, setup.attack, state, self._context, self._honest, self._ids)
         update = setup.attack(knowledge)
-        sent = _Watched(RowsBlock(update.expand(len(self._ids), -1), self._ids))
+        sent = _Watched(RowsBlock(update.expand(len(self._ids), -1), self._ids), self.weights)
         self.norm = float(sent.norms().median())
-        self.total = _summed(sent, setup.defense.budget(state.defense, self._context))
+        weight = 1.0 if sent.weights is None else float(sent.weights.mean())  # attackers all claim the most
+        total = _summed(sent, setup.defense.budget(state.defense, self._context))
+        self.total = total if total is None or weight == 1 else total * weight
         yield sent
+
+
+def _weights(setup: RoundSetup, cohort: IntArray, hostile: BoolArray) -> tuple[Mapping[int, float] | None, ...]:
+    """Return the weights of the honest devices and of the attackers, relative to the mean of the cohort."""
+    if setup.weight_cap is None:
+        return None, None
+    claims = np.where(hostile, np.inf, setup.federation.sizes(cohort))
+    weights = data_weights(claims, setup.weight_cap)
+    each = dict(zip(cohort.tolist(), (weights / weights.mean()).tolist(), strict=True))
+    return {i: each[i] for i in cohort[~hostile].tolist()}, {i: each[i] for i in cohort[hostile].tolist()}
 
 
 def _sees_honest(setup: RoundSetup, hostile: BoolArray) -> bool:

@@ -146,15 +146,30 @@ def after(pre: Sequence[Pre], combine: Combine) -> Combine:
 
 def stack(blocks: Iterable[Block], context: Context) -> Stack:
     """Return every row of a round in one `Stack`; a single block is not copied."""
-    parts, senders, received = [], [], 0
+    return stack_with_shares(blocks, context)[0]
+
+
+def stack_with_shares(blocks: Iterable[Block], context: Context) -> tuple[Stack, Tensor | None]:
+    """Return every row of a round, and the part of each in a mean, float64 [n]; None if all are alike."""
+    parts, senders, weights, received = [], [], [], 0
     for block in blocks:
         parts.append(block.rows())
+        weights.append(getattr(block, "weights", None))
         senders.append(block.senders)
         received += received_in(block)
         del block
     if not parts:
         raise no_updates(context)
-    return Stack(parts[0] if len(parts) == 1 else torch.cat(parts), np.concatenate(senders), received)
+    rows = parts[0] if len(parts) == 1 else torch.cat(parts)
+    shares = _shares([each for each in weights if each is not None], rows)
+    return Stack(rows, np.concatenate(senders), received), shares
+
+
+def _shares(weights: Sequence[Tensor], rows: Tensor) -> Tensor | None:
+    if not weights:
+        return None
+    together = torch.cat(list(weights)).to(rows.device)
+    return together / together.sum() if float(together.sum()) > 0 else None
 
 
 def received_in(block: Block) -> int:
