@@ -327,29 +327,9 @@ def weiszfeld(rows: Sequence[Sequence[float]], nu: float, steps: int, from_mean:
     return z
 
 
-def weighted_weiszfeld(rows: Sequence[Sequence[float]], alphas: Sequence[float], nu: float, steps: int) -> Vector:
-    """z <- sum_i alpha_i x_i / max(nu, |x_i - z|), divided by the sum of these weights; from the weighted mean."""
-    d, total = len(rows[0]), sum(alphas)
-    z = [sum(a * row[j] for a, row in zip(alphas, rows, strict=True)) / total for j in range(d)]
-    for _ in range(steps):
-        weights = [a / max(nu, gap(row, z)) for a, row in zip(alphas, rows, strict=True)]
-        z = [sum(w * row[j] for w, row in zip(weights, rows, strict=True)) / sum(weights) for j in range(d)]
-    return z
-
-
-def weighted_centered_clipping(
-    rows: Sequence[Sequence[float]], alphas: Sequence[float], radius: float, iterations: int
-) -> Vector:
-    """v <- v + the weighted mean over i of (x_i - v) min(1, radius / |x_i - v|), from 0."""
-    v = [0.0] * len(rows[0])
-    for _ in range(iterations):
-        moves = []
-        for a, row in zip(alphas, rows, strict=True):
-            length = gap(row, v)
-            factor = radius / length if length > radius else 1.0
-            moves.append([a / sum(alphas) * (x - y) * factor for x, y in zip(row, v, strict=True)])
-        v = [value + sum(move[j] for move in moves) for j, value in enumerate(v)]
-    return v
+def repeated(rows: Sequence[Sequence[float]], times: Sequence[int]) -> list[Sequence[float]]:
+    """Each row as often as it weighs: what integer weights mean."""
+    return [row for row, count in zip(rows, times, strict=True) for _ in range(count)]
 
 
 def centered_clipping(

@@ -17,7 +17,6 @@ from sparsefed.attacks import NEEDS, Attack, Goal, Scene, equip
 from sparsefed.attacks.registry import require_meaning
 from sparsefed.config import lookup as names
 from sparsefed.config.schema import Config, TrainTable
-from sparsefed.core.data_weights import DEFAULT_CAP
 from sparsefed.core.dtypes import computed_in
 from sparsefed.core.engine import LocalPlan, steps_taken
 from sparsefed.core.errors import ConfigError, quoted
@@ -30,6 +29,7 @@ from sparsefed.core.task import Task, differentiator, evaluator, make_task
 from sparsefed.core.types import Arrays, Batch, Defense, Partition
 from sparsefed.data.augment import AUGMENTATIONS
 from sparsefed.data.partitions.summary import packed, portrait
+from sparsefed.defenses.data_weights import DEFAULT_CAP, data_weights
 from sparsefed.engines import ENGINES
 from sparsefed.models import MODELS, model_info
 from sparsefed.models.weights import with_weights
@@ -116,7 +116,9 @@ def build(config: Config, load: Callable[[data.DataSet], Arrays] = data.load) ->
         plan=_plan(config.train),
         local_lr=config.train.local_lr,
         worker_momentum=config.train.worker_momentum,
-        weight_cap=(config.train.weight_cap or DEFAULT_CAP) if config.train.weights else None,
+        weigh=functools.partial(data_weights, cap=config.train.weight_cap or DEFAULT_CAP)
+        if config.train.weights
+        else None,
     )
     _require_memory(config, task, federation)
     score = score_of(task.target, *names.metric(config))

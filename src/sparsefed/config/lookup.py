@@ -126,14 +126,17 @@ def _check_weights(config: Config) -> None:
         raise ConfigError('train.weight_cap limits weights, but there are none; set train.weights = "examples"')
     if train.weights is None:
         return
-    if name == "dp_noise":
-        raise ConfigError("dp_noise guarantees privacy for updates of equal weight; leave train.weights out")
-    if not rule(name).weights or config.defense.params.get("pre"):
-        taking = ", ".join(known for known, one in DEFENSES.items() if rule_info(one).weights and known != "dp_noise")
+    if not takes_weights(name) or config.defense.params.get("pre"):
+        why = "guarantees privacy for updates of equal weight" if name == "dp_noise" else "has no weighted form"
         raise ConfigError(
-            f"train.weights is '{train.weights}', but {name} with these options weighs updates by its own rule; leave "
-            f"it out, or use a rule that takes weights, without pre-aggregation: {taking}"
+            f"train.weights is '{train.weights}', but {name} with these options {why}; leave it out or use a rule that "
+            f"takes weights, without pre-aggregation: {', '.join(known for known in DEFENSES if takes_weights(known))}"
         )
+
+
+def takes_weights(defense: str) -> bool:
+    """Return whether a defense has a form in which updates weigh by their examples."""
+    return rule(defense).weights and defense != "dp_noise"
 
 
 def _check_threat(config: Config) -> None:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from sparsefed.core.types import Block, Context, State
-from sparsefed.defenses.combine import stack_with_shares
+from sparsefed.defenses.combine import stack
 from sparsefed.defenses.options import CommonKeywords
 from sparsefed.defenses.parameter_types import require_iterations
 from sparsefed.defenses.pipeline import Combine, Flow, clip_factors, require
@@ -56,7 +56,8 @@ def centered_clipping(
     def step(state: State, blocks: Iterable[Block], context: Context) -> Flow:
         from sparsefed.kernels.centre_kernels import centre_of, recentre
 
-        (rows, _, _), shares = stack_with_shares(blocks, context)
+        updates = stack(blocks, context)
+        rows, shares = updates.rows, updates.shares
         if not len(rows):
             return Flow(state, rows.new_zeros(rows.shape[1]))
         base = state["centre"].to(rows.device).double()

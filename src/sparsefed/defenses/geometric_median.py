@@ -16,11 +16,10 @@ Around c, not around 0: no term is then larger than (||x_i - c|| + sum_j w_j ||x
 weights. Where z has come so close to a row that the difference drowns in these terms, sweeps go on from there, then
 products around the new centre. Only a sweep decides that the median is reached.
 
-*Departures.* Rows weigh the same, unless the server is given weights, the paper's alpha_i: then w_i and the sum of
-distances have alpha_i in place of 1. The paper stops after a
-few steps (3 in its experiments); here the steps go on until the median is reached, at no great cost. The paper's nu
-is 1e-6; here it is, by default, what float32 resolves at the size of the updates, so that the rule commutes with
-scaling.
+*Departures.* Rows weigh the same unless the server is given weights, the paper's alpha_i, by which w_i and each term of
+the sum of distances are then multiplied. The paper stops after a few steps (3 in its experiments); here the steps go on
+until the median is reached, at no great cost. The paper's nu is 1e-6; here it is, by default, what float32 resolves at
+the size of the updates, so that the rule commutes with scaling.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from torch import Tensor
 
 from sparsefed.core.errors import ConfigError, unknown
 from sparsefed.core.types import Block, Context, State
-from sparsefed.defenses.combine import stack_with_shares
+from sparsefed.defenses.combine import stack
 from sparsefed.defenses.options import CommonKeywords
 from sparsefed.defenses.parameter_types import require_iterations
 from sparsefed.defenses.pipeline import Combine, Flow, require
@@ -87,13 +86,13 @@ def geometric_median(
         return {}
 
     def step(state: State, blocks: Iterable[Block], context: Context) -> Flow:
-        (rows, _, _), shares = stack_with_shares(blocks, context)
+        updates = stack(blocks, context)
+        rows, shares = updates.rows, updates.shares
         if not len(rows):
             return Flow(state, rows.new_zeros(rows.shape[1]))
         floor = max(nu or _resolution(rows), LEAST_NU)
-        weights = torch.full((len(rows),), 1 / len(rows), dtype=torch.float64, device=rows.device)
-        alphas = None if shares is None else shares * len(rows)
-        weights = weights if shares is None else shares
+        equal = torch.full((len(rows),), 1 / len(rows), dtype=torch.float64, device=rows.device)
+        weights, alphas = (equal, None) if shares is None else (shares, shares * len(rows))
         if start == "zero":  # the first step, whose distances are the norms
             weights, _ = _reweighted(weights, row_norms(rows), floor, alphas)
         taken = 1 if start == "zero" else 0

@@ -14,10 +14,10 @@ import numpy.typing as npt
 
 DEFAULT_CAP = 3.0
 
-Weights = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.float64]
 
 
-def data_weights(claims: Weights, cap: float) -> Weights:
+def data_weights(claims: Floats, cap: float) -> Floats:
     """Return the weight of each device of a round; a claim may be infinite, and without a finite median all are equal.
 
     >>> data_weights(np.array([1.0, 2.0, 2.0, 9.0, np.inf]), cap=3.0).tolist()
