@@ -327,6 +327,11 @@ def weiszfeld(rows: Sequence[Sequence[float]], nu: float, steps: int, from_mean:
     return z
 
 
+def repeated(rows: Sequence[Sequence[float]], times: Sequence[int]) -> list[Sequence[float]]:
+    """Each row as often as it weighs: what integer weights mean."""
+    return [row for row, count in zip(rows, times, strict=True) for _ in range(count)]
+
+
 def centered_clipping(
     rows: Sequence[Sequence[float]], centre: Sequence[float], radius: float, iterations: int
 ) -> Vector:

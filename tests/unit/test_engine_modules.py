@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -107,7 +108,7 @@ def test_the_layers_of_torchs_transformer(batch_first: bool, norm_first: bool) -
     class Net(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            options = {"dropout": 0.0, "batch_first": batch_first, "norm_first": norm_first}
+            options: dict[str, Any] = {"dropout": 0.0, "batch_first": batch_first, "norm_first": norm_first}
             self.encoder = nn.TransformerEncoder(
                 nn.TransformerEncoderLayer(8, 2, 16, **options), 2, enable_nested_tensor=False
             )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from sparsefed.config.build import BuiltSimulation, build, build_all, deal
 from sparsefed.config.load import as_config, dump, is_live, load_without_k, of_run, parse, read, twins, value_of
-from sparsefed.config.lookup import attacker, dataset, resolve, rule, score_title, takes_k
+from sparsefed.config.lookup import attacker, dataset, resolve, rule, score_title, takes_k, takes_weights
 from sparsefed.config.schema import Config, DataTable, Named
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "rule",
     "score_title",
     "takes_k",
+    "takes_weights",
     "twins",
     "value_of",
 ]

@@ -30,6 +30,7 @@ from sparsefed.core.types import Arrays, Batch, Defense, Partition
 from sparsefed.data.augment import AUGMENTATIONS
 from sparsefed.data.partitions.summary import packed, portrait
 from sparsefed.data.scores import Score, chance, measures, score_of
+from sparsefed.defenses.data_weights import DEFAULT_CAP, data_weights
 from sparsefed.engines import ENGINES
 from sparsefed.models import MODELS, model_info
 from sparsefed.models.weights import with_weights
@@ -116,6 +117,9 @@ def build(config: Config, load: Callable[[data.DataSet], Arrays] = data.load) ->
         plan=_plan(config.train),
         local_lr=config.train.local_lr,
         worker_momentum=config.train.worker_momentum,
+        weigh=functools.partial(data_weights, cap=config.train.weight_cap or DEFAULT_CAP)
+        if config.train.weights
+        else None,
     )
     _require_memory(config, task, federation)
     score = score_of(task.target, *names.metric(config))

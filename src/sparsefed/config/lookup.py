@@ -73,6 +73,7 @@ def check(config: Config) -> None:
     loss(config)
     metric(config)
     _check_local(config.train)
+    _check_weights(config)
     check_arguments(f"model {config.model.name}", model(config), config.model.params, skip=2)
     defense(config)
     _check_threat(config)
@@ -117,6 +118,26 @@ def _check_local(train: TrainTable) -> None:
     for key in ("local_epochs", "local_decay") if train.local_steps is not None else ():
         if getattr(train, key) != TrainTable.model_fields[key].default:
             raise ConfigError(f"train.{key} counts epochs, but train.local_steps takes their place; give one of them")
+
+
+def _check_weights(config: Config) -> None:
+    """Refuse data weights for a rule that has no weighted form."""
+    train, name = config.train, config.defense.name
+    if train.weight_cap is not None and train.weights is None:
+        raise ConfigError('train.weight_cap limits weights, but there are none; set train.weights = "examples"')
+    if train.weights is None:
+        return
+    if not takes_weights(name) or config.defense.params.get("pre"):
+        why = "guarantees privacy for updates of equal weight" if name == "dp_noise" else "has no weighted form"
+        raise ConfigError(
+            f"train.weights is '{train.weights}', but {name} with these options {why}; leave it out or use a rule that "
+            f"takes weights, without pre-aggregation: {', '.join(known for known in DEFENSES if takes_weights(known))}"
+        )
+
+
+def takes_weights(defense: str) -> bool:
+    """Return whether a defense has a form in which updates weigh by their examples."""
+    return rule(defense).weights and defense != "dp_noise"
 
 
 def _check_threat(config: Config) -> None:

@@ -97,6 +97,8 @@ class TrainTable(_Table):
     local_momentum: Number | None = Field(None, ge=0, lt=1)  # of a device's own steps, from 0 in every round
     local_optimizer: Literal["sgd", "adam"] | None = None  # None: sgd
     worker_momentum: Number | None = Field(None, ge=0, lt=1)  # beta of the average that a device sends; None: none
+    weights: Literal["examples"] | None = None  # of the updates in the rule; None: all alike
+    weight_cap: Number | None = Field(None, ge=1)  # of a weight, in medians of the cohort; None: DEFAULT_CAP
     loss: str | None = None  # None: the default of the targets; else (outputs, targets) -> the loss of each example
     metric: str | None = None  # by which runs are judged; None: the default of the targets, such as accuracy
     dtype: Literal["float32", "bfloat16"] = "float32"

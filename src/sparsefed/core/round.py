@@ -17,6 +17,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -32,6 +33,8 @@ from sparsefed.core.worker_momentum import averaged
 from sparsefed.kernels.blocks import RowsBlock
 
 Metrics = Mapping[str, Any]
+Floats = npt.NDArray[np.float64]
+Weights = Mapping[int, float]  # of updates, by device; empty: all weigh alike
 
 log = logging.getLogger(__name__)
 UNREPORTED = ("received", "median_norm")  # statistics of a defense that the round reports under its own names
@@ -65,6 +68,7 @@ class RoundSetup:
     plan: LocalPlan = ONE_STEP  # how many local steps a device takes; several need `device_lr`
     local_lr: float | None = None  # the rate of a device's own steps; None: lambda(t)
     worker_momentum: float | None = None  # beta; None: devices send the round's update
+    weigh: Callable[[Floats], Floats] | None = None  # claimed numbers of examples -> weights; None: all weigh alike
 
 
 @dataclass(frozen=True)
@@ -95,8 +99,9 @@ def run_round(setup: RoundSetup, state: ServerState) -> RoundReport:
     context = _context(setup, state.theta, state.round + 1)
     cohort = setup.federation.cohort(context.round)
     hostile = setup.federation.attackers(cohort, context.round) if setup.attack else np.zeros(len(cohort), bool)
-    honest = _Honest(setup, state, cohort[~hostile], context, keep=_sees_honest(setup, hostile))
-    crafted = _Crafted(setup, state, cohort[hostile], context, honest)
+    weights = _weights(setup, cohort, hostile)
+    honest = _Honest(setup, state, cohort[~hostile], context, weights, keep=_sees_honest(setup, hostile))
+    crafted = _Crafted(setup, state, cohort[hostile], context, weights, honest)
     updates = _Updates(chain(honest, crafted))
     step = setup.defense.step(state.defense, updates, context)
     updates.require_read()
@@ -139,8 +144,10 @@ def simulate(
 class _Watched:
     """A block whose norms are computed once, for the defense and for the report."""
 
-    def __init__(self, block: Block) -> None:
+    def __init__(self, block: Block, weights: Weights) -> None:
         self._block, self._norms = block, block.norms()
+        each = [weights[device] for device in block.senders.tolist()] if weights else []
+        self.weights = torch.tensor(each, dtype=torch.float64) if weights else None
         self.size, self.senders = block.size, block.senders
         self.weighted_sum, self.rows = block.weighted_sum, block.rows
 
@@ -171,8 +178,11 @@ class _Updates:
 class _Honest:
     """The honest updates of a round, computed one block at a time, with a record of their norms."""
 
-    def __init__(self, setup: RoundSetup, state: ServerState, ids: IntArray, context: Context, keep: bool) -> None:
-        self._setup, self._state, self.ids, self._context, self._keep = setup, state, ids, context, keep
+    def __init__(
+        self, setup: RoundSetup, state: ServerState, ids: IntArray, context: Context, weights: Weights, keep: bool
+    ) -> None:
+        self._setup, self._state, self.ids, self._context = setup, state, ids, context
+        self._weights, self._keep = weights, keep
         self.norms: list[float] = []
         self.averages: dict[str, Tensor] = {}  # worker momentum of these devices, after the round
         self.rows: list[Tensor] = []  # only if the attackers may see them
@@ -183,7 +193,7 @@ class _Honest:
         federation, context = self._setup.federation, self._context
         cohort = Cohort(self.ids, federation.sizes(self.ids), partial(federation.training, round=context.round))
         for block in self._setup.engine(self._state.theta, cohort, _local_step(self._setup, context)):
-            watched = _Watched(self._sent(block))
+            watched = _Watched(self._sent(block), self._weights)
             self.norms += watched.norms().tolist()
             if self._keep:
                 self.rows.append(watched.rows())
@@ -201,8 +211,11 @@ class _Honest:
 class _Crafted:
     """The attackers' updates of a round, crafted after the honest ones, on which they may depend."""
 
-    def __init__(self, setup: RoundSetup, state: ServerState, ids: IntArray, context: Context, honest: _Honest) -> None:
-        self._setup, self._state, self._ids, self._context, self._honest = setup, state, ids, context, honest
+    def __init__(
+        self, setup: RoundSetup, state: ServerState, ids: IntArray, context: Context, weights: Weights, honest: _Honest
+    ) -> None:
+        self._setup, self._state, self._ids, self._context = setup, state, ids, context
+        self._weights, self._honest = weights, honest
         self.norm: float | None = None  # median
         self.total: Tensor | None = None  # [d], the sum of the updates, each clipped to the enforced norm
 
@@ -212,10 +225,18 @@ class _Crafted:
             return
         knowledge = _knowledge(setup, setup.attack, state, self._context, self._honest, self._ids)
         update = setup.attack(knowledge)
-        sent = _Watched(RowsBlock(update.expand(len(self._ids), -1), self._ids))
+        sent = _Watched(RowsBlock(update.expand(len(self._ids), -1), self._ids), self._weights)
         self.norm = float(sent.norms().median())
         self.total = _summed(sent, setup.defense.budget(state.defense, self._context))
         yield sent
+
+
+def _weights(setup: RoundSetup, cohort: IntArray, hostile: BoolArray) -> Weights:
+    """Return the weight of each device, relative to the mean of the cohort; attackers claim any number of examples."""
+    if setup.weigh is None:
+        return {}
+    weights = setup.weigh(np.where(hostile, np.inf, setup.federation.sizes(cohort)))
+    return dict(zip(cohort.tolist(), (weights / weights.mean()).tolist(), strict=True))
 
 
 def _sees_honest(setup: RoundSetup, hostile: BoolArray) -> bool:
@@ -278,6 +299,7 @@ def _summed(sent: _Watched, budget: float) -> Tensor | None:
     norms = sent.norms()
     usable = torch.isfinite(norms)
     factors = torch.where(usable, torch.where(norms > budget, budget / norms, 1.0), 0.0)
+    factors = factors if sent.weights is None else factors * sent.weights
     return sent.weighted_sum(factors) if bool(usable.any()) else None
 
 

@@ -33,6 +33,7 @@ from sparsefed.kernels.rows import row_norms
     paper="Karimireddy et al. 2021, Learning from History for Byzantine Robust Optimization",
     needs=("all rows",),
     audit=True,
+    weights=True,
 )
 def centered_clipping(
     radius: Annotated[float, "tau, how far from the last aggregate an update may pull"],
@@ -55,16 +56,20 @@ def centered_clipping(
     def step(state: State, blocks: Iterable[Block], context: Context) -> Flow:
         from sparsefed.kernels.centre_kernels import centre_of, recentre
 
-        rows = stack(blocks, context).rows
-        n = len(rows)
-        if n == 0:
+        updates = stack(blocks, context)
+        rows, shares = updates.rows, updates.shares
+        if not len(rows):
             return Flow(state, rows.new_zeros(rows.shape[1]))
         base = state["centre"].to(rows.device).double()
         factors = clip_factors(_distances(rows, base), radius)
+
+        def pulls(factors: Tensor) -> Tensor:
+            return factors / len(rows) if shares is None else factors * shares
+
         for _ in range(iterations - 1):
-            centre = recentre(rows, factors / n, base)
+            centre = recentre(rows, pulls(factors), base)
             base, factors = centre.vector, clip_factors(centre.squares.sqrt(), radius)
-        vector = centre_of(rows, factors / n, base).float()
+        vector = centre_of(rows, pulls(factors), base).float()
         return Flow({"centre": vector}, vector, {"outside": float((factors < 1).double().mean())})
 
     return Combine(init, step)

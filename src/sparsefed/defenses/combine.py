@@ -25,6 +25,7 @@ class Stack(NamedTuple):
     senders: IntArray  # [n]
     received: int  # at least n: counts the unusable ones too
     stats: Mapping[str, float] = NO_STATS  # of the pre-aggregations so far
+    shares: Tensor | None = None  # float64 [n], the weight of each in a mean, of all weights; None: all alike
 
 
 @dataclass(frozen=True)
@@ -146,15 +147,33 @@ def after(pre: Sequence[Pre], combine: Combine) -> Combine:
 
 def stack(blocks: Iterable[Block], context: Context) -> Stack:
     """Return every row of a round in one `Stack`; a single block is not copied."""
-    parts, senders, received = [], [], 0
+    parts, senders, weights, received = [], [], [], 0
     for block in blocks:
         parts.append(block.rows())
         senders.append(block.senders)
+        weights.append(weights_in(block))
         received += received_in(block)
         del block
     if not parts:
         raise no_updates(context)
-    return Stack(parts[0] if len(parts) == 1 else torch.cat(parts), np.concatenate(senders), received)
+    rows = parts[0] if len(parts) == 1 else torch.cat(parts)
+    return _weighed(Stack(rows, np.concatenate(senders), received), [each for each in weights if each is not None])
+
+
+def weights_in(block: Block) -> Tensor | None:
+    """Return the weight of each update of a block in a mean, float64 [m]; None if all are alike."""
+    weights: Tensor | None = getattr(block, "weights", None)
+    return weights
+
+
+def _weighed(stack: Stack, weights: Sequence[Tensor]) -> Stack:
+    """Return a stack with its shares, without the rows of weight 0."""
+    if not weights:
+        return stack
+    together = torch.cat(list(weights)).to(stack.rows.device)
+    kept = together > 0
+    rows, senders = (stack.rows, stack.senders) if bool(kept.all()) else (stack.rows[kept], stack.senders[kept.cpu()])
+    return stack._replace(rows=rows, senders=senders, shares=together[kept] / together.sum())
 
 
 def received_in(block: Block) -> int:
@@ -178,7 +197,7 @@ def _mean(blocks: Iterable[Block], context: Context) -> Tensor:
     total: Tensor | None = None
     count = 0.0
     for block in blocks:
-        weights = getattr(block, "weights", None)
+        weights = weights_in(block)
         weights = torch.ones(block.size, dtype=torch.float64) if weights is None else weights
         # A block without a usable row is summed too: its zero vector has the number of coordinates.
         part = block.weighted_sum(weights)

@@ -13,7 +13,7 @@ model before the noise; a prediction is then the vote of many models with fresh 
 what the certificate is about. A defense here does not know which round is the last and makes one model: the noise is
 in every round's model, also in the last and when it is measured, and there is no vote and no certificate. `model_norm`
 and sigma are constant (the authors let rho_t grow by a rule for each data set: min(15, 2 + 0.1 t) for MNIST, with
-sigma 0.01). Devices weigh the same, not by their examples. Momentum is the frame's; the paper has none (rho = 0).
+sigma 0.01). Devices weigh the same unless weights are given. Momentum is the frame's; the paper has none (rho = 0).
 """
 
 from __future__ import annotations

@@ -16,10 +16,10 @@ Around c, not around 0: no term is then larger than (||x_i - c|| + sum_j w_j ||x
 weights. Where z has come so close to a row that the difference drowns in these terms, sweeps go on from there, then
 products around the new centre. Only a sweep decides that the median is reached.
 
-*Departures.* Rows weigh the same: the server takes nobody's word for the size of a data set. The paper stops after a
-few steps (3 in its experiments); here the steps go on until the median is reached, at no great cost. The paper's nu
-is 1e-6; here it is, by default, what float32 resolves at the size of the updates, so that the rule commutes with
-scaling.
+*Departures.* Rows weigh the same unless the server is given weights, the paper's alpha_i, by which w_i and each term of
+the sum of distances are then multiplied. The paper stops after a few steps (3 in its experiments); here the steps go on
+until the median is reached, at no great cost. The paper's nu is 1e-6; here it is, by default, what float32 resolves at
+the size of the updates, so that the rule commutes with scaling.
 """
 
 from __future__ import annotations
@@ -54,7 +54,12 @@ class _Found(NamedTuple):
     steps: int
 
 
-@rule(paper="Pillutla et al. 2022, Robust Aggregation for Federated Learning", needs=("all rows",), audit=True)
+@rule(
+    paper="Pillutla et al. 2022, Robust Aggregation for Federated Learning",
+    needs=("all rows",),
+    audit=True,
+    weights=True,
+)
 def geometric_median(
     nu: Annotated[float | None, "a distance below nu counts as nu; None: 2^-24 of the median norm"] = None,
     iterations: Annotated[int, "steps of Weiszfeld's iteration, at most"] = 1000,
@@ -81,15 +86,17 @@ def geometric_median(
         return {}
 
     def step(state: State, blocks: Iterable[Block], context: Context) -> Flow:
-        rows = stack(blocks, context).rows
+        updates = stack(blocks, context)
+        rows, shares = updates.rows, updates.shares
         if not len(rows):
             return Flow(state, rows.new_zeros(rows.shape[1]))
         floor = max(nu or _resolution(rows), LEAST_NU)
-        weights = torch.full((len(rows),), 1 / len(rows), dtype=torch.float64, device=rows.device)
+        equal = torch.full((len(rows),), 1 / len(rows), dtype=torch.float64, device=rows.device)
+        weights, alphas = (equal, None) if shares is None else (shares, shares * len(rows))
         if start == "zero":  # the first step, whose distances are the norms
-            weights, _ = _reweighted(weights, row_norms(rows), floor)
+            weights, _ = _reweighted(weights, row_norms(rows), floor, alphas)
         taken = 1 if start == "zero" else 0
-        found = _median(rows, weights, floor, iterations - taken, tolerance)
+        found = _median(rows, weights, floor, iterations - taken, tolerance, alphas)
         return Flow(state, found.point.float(), {"iterations": float(taken + found.steps)})
 
     return Combine(init, step)
@@ -103,7 +110,9 @@ def _resolution(rows: Tensor) -> float:
     return max(RELATIVE_NU * float(scale), LEAST_NU)
 
 
-def _median(rows: Tensor, weights: Tensor, nu: float, steps: int, tolerance: float) -> _Found:
+def _median(
+    rows: Tensor, weights: Tensor, nu: float, steps: int, tolerance: float, alphas: Tensor | None = None
+) -> _Found:
     """Iterate from the weights' centre: sweeps over the rows, steps on inner products, and again."""
     from sparsefed.kernels.centre_kernels import recentre
 
@@ -111,25 +120,27 @@ def _median(rows: Tensor, weights: Tensor, nu: float, steps: int, tolerance: flo
     taken = 0
     while taken < steps:
         for _ in range(min(steps - taken, len(rows) // GRAM_ROWS + 2)):
-            better, moved = _reweighted(weights, centre.squares.sqrt(), nu)
+            better, moved = _reweighted(weights, centre.squares.sqrt(), nu, alphas)
             if moved <= tolerance:
                 return _Found(centre.vector, taken)
             weights, centre, taken = better, recentre(rows, better), taken + 1
         if taken < steps:
             gram = _gram_around(rows, centre.vector)
-            weights, more = _by_products(gram, weights, nu, steps - taken, tolerance)
+            weights, more = _by_products(gram, weights, nu, steps - taken, tolerance, alphas)
             centre, taken = recentre(rows, weights), taken + more
     return _Found(centre.vector, taken)
 
 
-def _by_products(gram: Tensor, weights: Tensor, nu: float, steps: int, tolerance: float) -> _Found:
+def _by_products(
+    gram: Tensor, weights: Tensor, nu: float, steps: int, tolerance: float, alphas: Tensor | None = None
+) -> _Found:
     """Return the weights after steps on inner products alone, taken while these have enough digits."""
     squares = gram.diagonal()
     terms = squares.sqrt()
     for taken in range(steps):
         pulls = gram @ weights
         distances = (squares - 2 * pulls + weights @ pulls).clamp(min=0).sqrt()
-        better, moved = _reweighted(weights, distances, nu)
+        better, moved = _reweighted(weights, distances, nu, alphas)
         drowned = (distances.clamp(min=nu) < DROWNED * (terms + weights @ terms)).any()
         if taken and (drowned or moved <= tolerance):
             return _Found(weights, taken)
@@ -137,13 +148,14 @@ def _by_products(gram: Tensor, weights: Tensor, nu: float, steps: int, tolerance
     return _Found(weights, steps)
 
 
-def _reweighted(weights: Tensor, distances: Tensor, nu: float) -> tuple[Tensor, float]:
+def _reweighted(weights: Tensor, distances: Tensor, nu: float, alphas: Tensor | None = None) -> tuple[Tensor, float]:
     """Return the next weights, and a bound on how far they move the centre, in harmonic mean distances.
 
     |sum_i (w'_i - w_i) x_i|  <=  sum_i |w'_i - w_i| ||x_i - z||,  since the differences add up to 0. Unlike the mean
     distance, the harmonic one stays what it is when a few rows go far away.
     """
     inverse = 1 / distances.clamp(min=nu)
+    inverse = inverse if alphas is None else inverse * alphas
     total = inverse.sum()
     better = inverse / total
     moved = (better - weights).abs() @ distances

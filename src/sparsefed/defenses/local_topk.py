@@ -15,7 +15,8 @@ off waits in the memory, which then is no longer than T L.
 *Departures.* The memories of the devices are state of the server, which plays them: attackers cannot lie about theirs.
 Only the memories of the `remember` devices seen last are kept (4 d bytes each); who was forgotten starts again from 0.
 Of devices last seen in the same round, those with the lower number are forgotten first. Who is twice in a round sends
-twice, the second time from the memory that the first left. Pre-aggregation sees the updates, not the messages.
+twice, the second time from the memory that the first left. Pre-aggregation sees the updates, not the messages. Where
+updates have weights, u is the weighted mean of the messages.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import torch
 from torch import Tensor
 
 from sparsefed.core.types import Block, Context, State
+from sparsefed.defenses.combine import weights_in
 from sparsefed.defenses.history import Remember, most_devices, require_remember
 from sparsefed.defenses.options import CommonKeywords
 from sparsefed.defenses.pipeline import Combine, Flow, clip_factors, no_updates, require
@@ -46,7 +48,12 @@ class Sent(NamedTuple):
     memory: Tensor  # float32 [d], fresh
 
 
-@rule(paper="Stich et al. 2018, Sparsified SGD with Memory", needs=("rows", "history"), usual={"clip_norm": 5.0})
+@rule(
+    paper="Stich et al. 2018, Sparsified SGD with Memory",
+    needs=("rows", "history"),
+    usual={"clip_norm": 5.0},
+    weights=True,
+)
 def local_topk(
     k: Annotated[int, "coordinates that a device sends in a round"],
     remember: Remember = None,
@@ -81,22 +88,23 @@ def _mean_of_messages(
     """Return the mean of the messages, float32 [d], and the new memories of this round's senders."""
     total: Tensor | None = None
     fresh: dict[int, Tensor] = {}
-    count = 0
+    count = 0.0
     for block in blocks:
-        rows = block.rows()
+        rows, weights = block.rows(), weights_in(block)
+        each = [1.0] * block.size if weights is None else weights.tolist()
         if total is None:
             total = torch.zeros(rows.shape[1], dtype=torch.float64, device=rows.device)
-        for sender, row in zip(block.senders.tolist(), rows, strict=True):
+        for sender, row, weight in zip(block.senders.tolist(), rows, each, strict=True):
             sent = _send(row, fresh.get(sender, state.get(f"{MEMORY}{sender}")), k, longest)
-            total[sent.indices] += sent.values
+            total[sent.indices] += weight * sent.values
             fresh[sender] = sent.memory
             if len(fresh) > most_devices(remember, len(row)):  # the rest would be forgotten after the round anyway
                 del fresh[min(fresh)]
-        count += block.size
+        count += sum(each)
         del block, rows  # free before the next block is computed
     if total is None:
         raise no_updates(context)
-    return (total / max(count, 1)).float(), fresh
+    return (total / (count or 1.0)).float(), fresh
 
 
 def _send(row: Tensor, memory: Tensor | None, k: int, longest: float) -> Sent:

@@ -8,9 +8,10 @@ the mean, where the learning rate of each coordinate is turned by a vote:
 A backdoor pulls some coordinates its own way against the honest majority; there the vote is close, and the server goes
 back instead of following the larger pull.
 
-*Departures.* Every client counts the same, where the paper's mean weighs by examples. A threshold that no vote could
-reach is refused, where the authors' code would turn every coordinate. Where unusable updates leave
-fewer than `threshold` votes, those who are left must agree: who sends NaN must not be able to turn the training round.
+*Departures.* Every client counts the same, unless the server is given weights for the mean; the paper's are numbers of
+examples. Votes always count the same, as in the paper. A threshold that no vote could reach is refused, where the
+authors' code would turn every coordinate. Where unusable updates leave fewer than `threshold` votes, those who are left
+must agree: who sends NaN must not be able to turn the training round.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ from torch import Tensor
 
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.types import Block, Context, State
-from sparsefed.defenses.combine import received_in
+from sparsefed.defenses.combine import received_in, weights_in
 from sparsefed.defenses.options import CommonKeywords
 from sparsefed.defenses.pipeline import Combine, Flow, no_updates, require
 from sparsefed.defenses.rule import rule
 from sparsefed.kernels.columns import rehearse, sign_votes
 from sparsefed.kernels.compilation import warm_up
+from sparsefed.kernels.rows import weighted_sum
 
 Threshold = Annotated[int, "votes by which a coordinate's sign must win, or else the server moves it the other way"]
 
@@ -37,6 +39,7 @@ Threshold = Annotated[int, "votes by which a coordinate's sign must win, or else
 @rule(
     paper="Ozdayi et al. 2021, Defending against Backdoors in Federated Learning with Robust Learning Rate",
     needs=("rows",),
+    weights=True,
 )
 def rlr(threshold: Threshold, **_: Unpack[CommonKeywords]) -> Combine:
     """The mean, with the sign flipped in each coordinate where the vote of signs is closer than a threshold."""
@@ -50,31 +53,34 @@ def rlr(threshold: Threshold, **_: Unpack[CommonKeywords]) -> Combine:
         return {}
 
     def step(state: State, blocks: Iterable[Block], context: Context) -> Flow:
-        total, votes, kept = _poll(blocks, threshold, context)
+        total, votes, kept, weight = _poll(blocks, threshold, context)
         turned = votes.abs() < min(threshold, kept)
-        mean = (total / max(kept, 1)).to(torch.float32)
+        mean = (total / (weight or 1.0)).to(torch.float32)
         return Flow(state, torch.where(turned, -mean, mean), {"turned": float(turned.sum()) / max(len(turned), 1)})
 
     return Combine(init, step, partial(_check_votes, threshold))
 
 
-def _poll(blocks: Iterable[Block], threshold: int, context: Context) -> tuple[Tensor, Tensor, int]:
-    """Return the sum and the votes of each coordinate, and the number of voters, in the memory of one block."""
+def _poll(blocks: Iterable[Block], threshold: int, context: Context) -> tuple[Tensor, Tensor, int, float]:
+    """Return the sum and the votes of each coordinate, and the number and weight of voters, a block at a time."""
     total: Tensor | None = None
     votes: Tensor | None = None
-    kept = received = 0
+    kept, received, weight = 0, 0, 0.0
     for block in blocks:
-        sums, signs = sign_votes(block.rows())
+        rows, weights = block.rows(), weights_in(block)
+        sums, signs = sign_votes(rows)
+        sums = sums if weights is None else weighted_sum(rows, weights).double()
         # In place, on tensors of this call: a new vector for each block would fragment the heap.
         total = sums if total is None else total.add_(sums)
         votes = signs if votes is None else votes.add_(signs)
         kept += block.size
+        weight += block.size if weights is None else float(weights.sum())
         received += received_in(block)
-        del block, sums, signs  # free before the next block is computed
+        del block, rows, sums, signs  # free before the next block is computed
     if total is None or votes is None:
         raise no_updates(context)
     _check_votes(threshold, received)
-    return total, votes, kept
+    return total, votes, kept, weight
 
 
 def _check_votes(threshold: int, n: int) -> None:

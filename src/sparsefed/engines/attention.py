@@ -49,7 +49,9 @@ def _open(layer: nn.MultiheadAttention, slots: dict[int, Slot]) -> dict[int, Slo
 def _linear(weight: nn.Parameter, bias: nn.Parameter | None) -> nn.Linear:
     with torch.device("meta"):
         linear = nn.Linear(weight.shape[1], weight.shape[0], bias is not None)
-    linear.weight, linear.bias = weight, bias
+    linear.weight = weight
+    if bias is not None:
+        linear.bias = bias
     return linear
 
 
@@ -95,20 +97,20 @@ def _projected(layer: nn.MultiheadAttention, query: Tensor, key: Tensor, value: 
     """Return queries, keys and values [batch, positions, width]: of one input by one multiplication."""
     inputs = [part if layer.batch_first else part.transpose(0, 1) for part in (query, key, value)]
     if query is key and key is value and layer._qkv_same_embed_dim:
-        packed: Tensor = layer.packed(inputs[0])
+        packed: Tensor = layer.get_submodule("packed")(inputs[0])
         return packed.chunk(3, -1)
     return tuple(getattr(layer, name)(part) for name, part in zip(PROJECTIONS, inputs, strict=True))
 
 
 def _heads(part: Tensor, heads: int) -> Tensor:
     """Reorder [batch, positions, width] to [batch, heads, positions, width / heads]."""
-    return part.unflatten(-1, (heads, -1)).transpose(1, 2)
+    return part.view(*part.shape[:-1], heads, -1).transpose(1, 2)
 
 
 def _mask(positions: Tensor | None, padding: Tensor | None, q: Tensor) -> Tensor | None:
     """Return both masks as one that is added to the scores [batch, heads, positions, positions]."""
     if positions is not None and positions.dim() == 3:  # one for each example and head
-        positions = positions.unflatten(0, (q.shape[0], q.shape[1]))
+        positions = positions.view(*q.shape[:2], *positions.shape[1:])
     given = [_added(positions, q), _added(None if padding is None else padding[:, None, None, :], q)]
     both = [mask for mask in given if mask is not None]
     return both[0] + both[1] if len(both) == 2 else both[0] if both else None

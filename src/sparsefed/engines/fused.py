@@ -333,7 +333,7 @@ def _apart(ready: Prepared, recording: _Recording, inputs: Tensor, spread: dict[
 
     def alone(anchor: Tensor, parameters: dict[str, Tensor], x: Tensor) -> Tensor:
         recording.anchor = anchor
-        return functional_call(ready.module, parameters, (x,))  # type: ignore[no-any-return]
+        return functional_call(ready.module, parameters, (x,))
 
     with sdpa_kernel(SDPBackend.MATH):  # the only one that `vmap` can batch
         outputs = vmap(alone, randomness="different")(anchors, spread, inputs.contiguous().unsqueeze(1))
@@ -418,8 +418,8 @@ def _probe(task: Task, ready: Prepared, theta: Tensor, batch: Batch, truth: Tens
     except Exception as error:  # layers called in a way that the table does not know may raise anything
         log.info("no batched pass%s: %s", " of examples apart" * ready.apart, str(error).partition("\n")[0])
         return None
-    error, size = torch.linalg.vector_norm(rows - truth, dim=1), torch.linalg.vector_norm(truth, dim=1)
-    if bool((error > PROBE_TOLERANCE * size + 1e-12).any()):
+    off, size = torch.linalg.vector_norm(rows - truth, dim=1), torch.linalg.vector_norm(truth, dim=1)
+    if bool((off > PROBE_TOLERANCE * size + 1e-12).any()):
         return None
     own = sum(parameter.numel() for parameter, _ in ready.plain.values())
     return 3.0 * sum(saved.values()) / len(batch.y) + 8.0 * own  # saved tensors, their gradients, the layers' inputs

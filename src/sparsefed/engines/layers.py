@@ -297,13 +297,15 @@ def _transposed_rows(call: Call) -> Tensor:
 
 def _output_padding(layer: AnyTransposed, call: Call) -> list[int]:
     """Return the output padding of this call, which its argument `output_size` may have changed."""
-    least = [
-        (size - 1) * s - 2 * p + d * (k - 1) + 1
-        for size, s, p, d, k in zip(
-            call.a.shape[2:], layer.stride, layer.padding, layer.dilation, layer.kernel_size, strict=True
-        )
-    ]
-    return [size - least for size, least in zip(call.g.shape[2:], least, strict=True)]
+    sizes: list[tuple[int, ...]] = [
+        call.a.shape[2:],
+        call.g.shape[2:],
+        layer.stride,
+        layer.padding,
+        layer.dilation,
+        layer.kernel_size,
+    ]  # type: ignore[list-item]
+    return [out - ((size - 1) * s - 2 * p + d * (k - 1) + 1) for size, out, s, p, d, k in zip(*sizes, strict=True)]
 
 
 # --- embedding -----------------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ def open_recurrent(module: nn.Module) -> None:
             for name in _directions(layer):
                 layer.add_module(f"inputs{name}", _shell(nn.Linear, layer, f"ih{name}"))
                 layer.add_module(f"states{name}", _shell(StateProducts, layer, f"hh{name}"))
-            layer.forward = partial(_run, layer)  # type: ignore[method-assign]
+            layer.forward = partial(_run, layer)  # type: ignore[method-assign, assignment]
 
 
 def _directions(layer: nn.GRU) -> list[str]:
@@ -50,7 +50,9 @@ def _shell(kind: type[nn.Linear], layer: nn.GRU, name: str) -> nn.Linear:
     weight = getattr(layer, f"weight_{name}")
     with torch.device("meta"):
         shell = kind(weight.shape[1], weight.shape[0], layer.bias)
-    shell.weight, shell.bias = weight, getattr(layer, f"bias_{name}") if layer.bias else None
+    shell.weight = weight
+    if layer.bias:
+        shell.bias = getattr(layer, f"bias_{name}")
     return shell
 
 

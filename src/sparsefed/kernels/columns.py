@@ -1,4 +1,4 @@
-"""Order statistics of each coordinate over all rows: trimmed mean, median, and sign votes.
+"""Order statistics of each coordinate over all rows: trimmed mean, median, weighted median, and sign votes.
 
 All of them read float32 rows [n, d] of finite numbers and never write to them; sums are taken in float64, over the
 survivors only. -0.0 and 0.0 are equal.
@@ -15,6 +15,7 @@ from torch import Tensor
 
 FEW = 20  # extremes per side up to which keeping them aside is cheaper than counting
 MIN_NUMBERS = 1 << 18  # per thread; below, starting it costs more than the work
+HALF, ROUNDING = 0.5, 1e-12  # of a sum of shares
 SORTED_NUMBERS = 1 << 24  # per call of torch's sort, whose indices take three times the memory
 
 
@@ -44,6 +45,27 @@ def median(rows: Tensor) -> Tensor:
     tensor([3.])
     """
     return trimmed_mean(rows, (len(rows) - 1) // 2)
+
+
+def weighted_median(rows: Tensor, shares: Tensor) -> Tensor:
+    """Return the value of each column with half of the weight on either side, float32 [d]; shares add up to 1.
+
+    Where a value has exactly half of the weight below or at it, the mean of it and the next.
+
+    >>> weighted_median(torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([0.25, 0.25, 0.5]))
+    tensor([3.])
+    """
+    few = max(1, SORTED_NUMBERS // (2 * len(rows)))
+    return torch.cat([_weighted_middle(part, shares.double()) for part in torch.split(rows, few, dim=1)])
+
+
+def _weighted_middle(rows: Tensor, shares: Tensor) -> Tensor:
+    values, order = rows.sort(dim=0)
+    below = shares[order].cumsum(0)  # with the value itself
+    last = len(rows) - 1
+    low, high = (below < HALF - ROUNDING).sum(0).clamp(max=last), (below < HALF + ROUNDING).sum(0).clamp(max=last)
+    middle = torch.stack([values.gather(0, place[None])[0] for place in (low, high)])
+    return middle.mean(dim=0, dtype=torch.float64).to(torch.float32)
 
 
 def sign_votes(rows: Tensor) -> tuple[Tensor, Tensor]:

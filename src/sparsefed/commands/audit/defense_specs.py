@@ -118,6 +118,8 @@ def _refused(name: str, config: Config, rooted: bool) -> str:
     required = [p.name for p in parameters(rule.builder) if p.required]
     if underived := [key for key in required if key not in ("f", "k", "radius")]:
         return f"no rule derives its {' and '.join(underived)}; put it into the config as [defense]"
+    if config.train.weights is not None and not configs.takes_weights(name):
+        return "it has no weighted form, and the config has train.weights"
     if "root" in rule.needs and not rooted:
         return "the server would need clean examples of its own; grant them with data.root, or name it"
     if "f" in required and min(expected(config), rule.largest_f(n)) < 1:

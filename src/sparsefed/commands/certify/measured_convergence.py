@@ -92,6 +92,8 @@ def check(config: Config) -> None:
         "train.weight_decay": (train.weight_decay, 0.0),
         "train.dtype": (train.dtype, "float32"),
         "train.loss": (train.loss, None),
+        "train.weights": (train.weights, None),
+        "train.worker_momentum": (train.worker_momentum, None),
         "data.augment": (config.data.augment, "none"),
     }
     for key, (given, needed) in wanted.items():

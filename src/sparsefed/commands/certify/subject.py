@@ -133,6 +133,10 @@ def _source(label: str, config: Config, run: RunRecord | None = None, final: Ten
     # How many local steps a device takes depends on how much data it has.
     if setup.device_lr and not one_step(setup.plan, np.diff(setup.federation.partition.offsets)):
         _refuse("several local steps", "the bound on how an honest update changes with the model is for one gradient")
+    if setup.weigh is not None:
+        _refuse("data weights", "the bounds count attackers, each of which has the weight of any other device")
+    if setup.worker_momentum is not None:
+        _refuse("worker momentum", "an update then depends on earlier models, not on the last one alone")
     rounds = _dealt(experiment) if run is None else map(_recorded, run.rows)
     return CertificateSource(label, config, server, arrays, experiment, tuple(rounds), run, final)
 
