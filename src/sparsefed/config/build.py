@@ -15,6 +15,7 @@ from sparsefed import data
 from sparsefed.attacks import NEEDS, Attack, Goal, Scene, equip
 from sparsefed.config import lookup as names
 from sparsefed.config.schema import Config
+from sparsefed.core.device import computed_on, describe, state_on
 from sparsefed.core.dtypes import computed_in
 from sparsefed.core.engine import LocalPlan
 from sparsefed.core.errors import ConfigError, quoted
@@ -68,7 +69,9 @@ class BuiltSimulation:
         )
 
     def reports(self, state: ServerState) -> Iterator[RoundReport]:
-        """Run the rounds that follow a state and yield their reports."""
+        """Run the rounds that follow a state, of whichever device, and yield their reports."""
+        device = self.task.device
+        state = ServerState(state.round, state.theta.to(device), state_on(state.defense, device))
         return simulate(self.setup, state, self.rounds, self.evaluate, self.config.evaluate_every)
 
 
@@ -81,8 +84,9 @@ def build_all(configs: Sequence[Config]) -> list[BuiltSimulation]:
 def build(config: Config, load: Callable[[data.DataSet], Arrays] = data.load) -> BuiltSimulation:
     """Load the data, assign it to the devices, build the model, and check that everything fits together."""
     arrays, defense = load(names.dataset(config)), names.defense(config)
-    dtype = computed_in(config.train.dtype)
-    task = _task(config, arrays)
+    device = computed_on(config.train.device)
+    dtype = computed_in(config.train.dtype, device)
+    task = _task(config, arrays, device)
     defense.init(task.d)  # raises if it cannot work for a model of this size
     engine = names.resolve("engine", config.train.engine, ENGINES)(task, dtype, config.train.memory_mb * 2**20)
     federation = _federation(config, arrays)
@@ -105,12 +109,11 @@ def build(config: Config, load: Callable[[data.DataSet], Arrays] = data.load) ->
         local_lr=config.train.local_lr,
     )
     evaluate = _evaluation(task, arrays, dtype, goal)
-    return BuiltSimulation(
-        config, setup, task.initial(), evaluate, _facts(config, arrays, federation, goal), task, config.rounds
-    )
+    facts = {**_facts(config, arrays, federation, goal), "device": describe(device)}
+    return BuiltSimulation(config, setup, task.initial(), evaluate, facts, task, config.rounds)
 
 
-def _task(config: Config, arrays: Arrays) -> Task:
+def _task(config: Config, arrays: Arrays, device: torch.device) -> Task:
     _check_kind(config, arrays)
     shape = arrays.x_train.shape[1:]
     with torch.random.fork_rng(devices=[]):  # layers draw their initial weights from torch's own generator
@@ -119,7 +122,7 @@ def _task(config: Config, arrays: Arrays) -> Task:
     if (weights := names.weights(config)) is not None:
         module = with_weights(module, weights)
     prepare = image_normaliser(arrays.mean, arrays.std) if arrays.is_image else None
-    return make_task(module, prepare, names.loss(config))
+    return make_task(module, prepare, names.loss(config), device)
 
 
 def _check_kind(config: Config, arrays: Arrays) -> None:

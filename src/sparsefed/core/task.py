@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from sparsefed.core.device import CPU
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.types import IGNORED
 
@@ -44,6 +45,7 @@ class Task:
     slots: tuple[Slot, ...]
     prepare: Callable[[Tensor], Tensor]  # raw examples -> float32 inputs (or integer tokens, left as they are)
     loss: Loss | None = None  # of each example; None: cross-entropy
+    device: torch.device = CPU  # on which engines and evaluation work; the template stays where it is
 
     @property
     def d(self) -> int:
@@ -52,7 +54,7 @@ class Task:
     def initial(self) -> Tensor:
         """Return the template's parameters as a vector [d]."""
         parameters = dict(self.template.named_parameters())
-        return torch.cat([parameters[slot.name].detach().reshape(-1).float() for slot in self.slots])
+        return torch.cat([parameters[slot.name].detach().reshape(-1).float() for slot in self.slots]).to(self.device)
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Return the loss of each example [M]: the task's own, or cross-entropy.
@@ -81,13 +83,19 @@ def _entropies(outputs: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(flat, y.flatten(), reduction="none", ignore_index=IGNORED).view(y.shape)
 
 
-def make_task(module: nn.Module, prepare: Callable[[Tensor], Tensor] | None = None, loss: Loss | None = None) -> Task:
+def make_task(
+    module: nn.Module,
+    prepare: Callable[[Tensor], Tensor] | None = None,
+    loss: Loss | None = None,
+    device: torch.device = CPU,
+) -> Task:
     """Return the task of a module; refuse one whose layers mix the examples of a batch.
 
     Args:
         module: the model; its weights are the initial ones.
         prepare: maps raw examples to inputs; by default `as_float`.
         loss: (outputs, targets) -> the loss of each example; by default cross-entropy.
+        device: where updates, metrics and gradients are computed.
 
     Raises:
         ConfigError: if the module has a BatchNorm layer or nothing to train.
@@ -106,7 +114,7 @@ def make_task(module: nn.Module, prepare: Callable[[Tensor], Tensor] | None = No
             start += parameter.numel()
     if not slots:
         raise ConfigError("the model has no trainable parameter: nothing to learn")
-    return Task(copy.deepcopy(module), tuple(slots), prepare or as_float, loss)
+    return Task(copy.deepcopy(module), tuple(slots), prepare or as_float, loss, device)
 
 
 def as_float(x: Tensor) -> Tensor:
@@ -122,14 +130,14 @@ def image_normaliser(mean: tuple[float, ...], std: tuple[float, ...]) -> Callabl
     shift = -torch.tensor(mean) / torch.tensor(std)
 
     def prepare(x: Tensor) -> Tensor:
-        return torch.addcmul(shift, x.float(), scale).permute(0, 3, 1, 2)
+        return torch.addcmul(shift.to(x.device), x.float(), scale.to(x.device)).permute(0, 3, 1, 2)
 
     return prepare
 
 
 def working_copy(task: Task, dtype: torch.dtype) -> nn.Module:
-    """Return a private copy of the module in `dtype`, with 2-d convolutions in channels-last memory."""
-    module = copy.deepcopy(task.template).to(dtype)
+    """Return a private copy of the module on the task's device in `dtype`, 2-d convolutions in channels-last memory."""
+    module = copy.deepcopy(task.template).to(task.device, dtype)
     for layer in module.modules():
         if isinstance(layer, nn.Conv2d):
             layer.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -169,8 +177,11 @@ def seeded_layers(module: nn.Module, seed: int) -> Iterator[None]:
     if not draws(module):
         yield
         return
-    with torch.random.fork_rng(devices=[]):
+    device = next(module.parameters()).device
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.default_generator.manual_seed(seed)
+        if device.type == "cuda":
+            torch.cuda.default_generators[device.index].manual_seed(seed)
         yield
 
 
@@ -195,13 +206,13 @@ def evaluator(task: Task, dtype: torch.dtype, batch: int = 1000) -> Callable[[Te
         load_flat(task, module, theta)
         total, targets, predictions = 0.0, 0, []
         for low in range(0, len(x), batch):
-            inputs = task.prepare(x[low : low + batch])
+            inputs = task.prepare(x[low : low + batch].to(task.device))
             outputs = module(inputs.to(dtype) if inputs.is_floating_point() else inputs).float()
-            wanted = y[low : low + batch]
+            wanted = y[low : low + batch].to(task.device)
             losses = _entropies(outputs, wanted) if task.loss is None else task.losses(outputs, wanted)
             total += float(losses.double().sum())
             targets += int((wanted != IGNORED).sum()) if task.loss is None else len(wanted)
-            predictions.append(outputs.argmax(-1))
+            predictions.append(outputs.argmax(-1).cpu())
         return Evaluation(total / max(targets, 1), torch.cat(predictions) if predictions else y[:0])
 
     return evaluate
@@ -215,9 +226,10 @@ def differentiator(task: Task, dtype: torch.dtype) -> Callable[[Tensor, Tensor, 
 
     def gradient(theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
         load_flat(task, module, theta)
-        inputs = task.prepare(x)
+        inputs = task.prepare(x.to(task.device))
         outputs = module(inputs.to(dtype) if inputs.is_floating_point() else inputs)
-        parts = torch.autograd.grad(task.losses(outputs, y).mean(), parameters, materialize_grads=True)
+        losses = task.losses(outputs, y.to(task.device))
+        parts = torch.autograd.grad(losses.mean(), parameters, materialize_grads=True)
         return torch.cat([part.reshape(-1).float() for part in parts])
 
     return gradient

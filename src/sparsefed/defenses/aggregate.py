@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from sparsefed.core.device import CPU, initial_state
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.types import Context
 from sparsefed.defenses.registry import build
@@ -48,8 +49,10 @@ def aggregate(
     d = updates.shape[1]
     if sum(layers) not in (0, d):
         raise ConfigError(f"layers add up to {sum(layers)} coordinates, but the updates have {d}")
-    context = Context(0, 1.0, seed, _vector("theta", theta, d), tuple(layers), _vector("root", root, d))
-    step = defense.step(defense.init(d), as_blocks(updates, _block_size(updates)), context)
+    device = updates.device if isinstance(updates, Tensor) else CPU
+    own, server = _vector("theta", theta, d, device), _vector("root", root, d, device)
+    context = Context(0, 1.0, seed, own, tuple(layers), server)
+    step = defense.step(initial_state(defense, d, device), as_blocks(updates, _block_size(updates)), context)
     return step.delta if isinstance(updates, Tensor) else step.delta.numpy()
 
 
@@ -60,12 +63,12 @@ def _block_size(updates: npt.NDArray[Any] | Tensor) -> int:
     return n if as_it_is else max(1, min(n, BLOCK_BYTES // (4 * d)))
 
 
-def _vector(name: str, given: npt.NDArray[Any] | Tensor | None, d: int) -> Tensor | None:
+def _vector(name: str, given: npt.NDArray[Any] | Tensor | None, d: int, device: torch.device) -> Tensor | None:
     if given is None:
         return None
     if tuple(given.shape) != (d,):
         raise ConfigError(f"{name} has shape {list(given.shape)}, but must be [{d}], one number a coordinate")
-    return torch.as_tensor(given).detach().to(torch.float32)
+    return torch.as_tensor(given).detach().to(device, torch.float32)
 
 
 def _check_updates(updates: object) -> None:

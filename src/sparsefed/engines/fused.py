@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sparsefed.core.device import CPU, batch_on, batches_on
 from sparsefed.core.engine import MEMORY_BUDGET, Cohort, Engine, LocalStep, few, one_step, split
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.task import Slot, Task, load_flat, seeded_layers, working_copy
@@ -83,7 +84,7 @@ class Ghost:
     def weighted_sum(self, weights: Tensor) -> Tensor:
         assert self._layer.total is not None
         call = self._call
-        sizes = torch.tensor([q.size for q in call.groups for _ in range(q.members)])
+        sizes = torch.tensor([q.size for q in call.groups for _ in range(q.members)], device=weights.device)
         spread = torch.repeat_interleave(weights, sizes).view(-1, *[1] * (call.g.dim() - 1))
         scaled = (call.g * spread.float()).to(call.g.dtype)  # rounded once per entry, not once per client
         if bool((weights == 0).any()):  # 0 * nan is nan: zero the skipped clients on both sides
@@ -110,7 +111,7 @@ class FusedBlock:
 
     def norms(self) -> Tensor:
         """Return |scale (g + w theta)|, from |g|^2, <g, theta> and |theta|^2."""
-        decay, squared = self._step.weight_decay, torch.zeros(self._size, dtype=torch.float64)
+        decay, squared = self._step.weight_decay, self._theta.new_zeros(self._size, dtype=torch.float64)
         for piece in self._pieces:
             squares, dots = piece.moments(self._theta[piece.slot.start : piece.slot.stop])
             squared += squares + 2 * decay * dots
@@ -125,7 +126,7 @@ class FusedBlock:
 
     def rows(self) -> Tensor:
         out, base = (
-            torch.empty(self._size, len(self._theta)),
+            self._theta.new_empty(self._size, len(self._theta)),
             self._theta * (self._step.scale * self._step.weight_decay),
         )
         if sum(piece.slot.stop - piece.slot.start for piece in self._pieces) < len(base):
@@ -168,9 +169,9 @@ def _groups(sizes: IntArray) -> tuple[Group, ...]:
 class _Recording:
     """A collector of the pieces of one batched pass, with forward hooks on layers that own trained parameters."""
 
-    def __init__(self, slots: dict[int, Slot], groups: tuple[Group, ...]) -> None:
+    def __init__(self, slots: dict[int, Slot], groups: tuple[Group, ...], device: torch.device = CPU) -> None:
         self._slots, self._groups = slots, groups  # slots by id(parameter)
-        self._anchor = torch.zeros(0, requires_grad=True)
+        self._anchor = torch.zeros(0, device=device, requires_grad=True)
         self._uses: dict[str, int] = {}
         self.pieces: dict[str, Direct | Ghost] = {}
 
@@ -243,12 +244,12 @@ def _fused_block(
     """Run one batched pass; `module` already holds `theta`, and its parameters require no gradient."""
     named = dict(module.named_parameters())
     slots = {id(named[slot.name]): slot for slot in task.slots}
-    recording = _Recording(slots, _groups(batch.sizes))
+    recording = _Recording(slots, _groups(batch.sizes), theta.device)
     inputs = task.prepare(batch.x)
     dtype = named[task.slots[0].name].dtype
     with _recorded(module, recording):
         outputs = module(inputs.to(dtype) if inputs.is_floating_point() else inputs)
-    shares = torch.from_numpy(1 / np.repeat(batch.sizes, batch.sizes)).float()
+    shares = torch.from_numpy(1 / np.repeat(batch.sizes, batch.sizes)).float().to(theta.device)
     (task.losses(outputs, batch.y) * shares).sum().backward()  # type: ignore[no-untyped-call]
     return FusedBlock(list(recording.pieces.values()), ids, theta, step)
 
@@ -279,8 +280,9 @@ def fused(task: Task, dtype: torch.dtype = torch.float32, budget: int = MEMORY_B
         load_flat(task, module, theta)
         width = torch.finfo(dtype).bits // 8
         with seeded_layers(module, step.seed):
-            for ids in split(cohort, float(width * task.d), cost[0], budget):
-                yield _fused_block(task, module, theta, ids, cohort.gather(ids), step)
+            blocks = split(cohort, float(width * task.d), cost[0], budget)
+            for ids, batch in batches_on(cohort.gather, blocks, task.device):
+                yield _fused_block(task, module, theta, ids, batch, step)
 
     return compute
 
@@ -290,7 +292,7 @@ def _probe(task: Task, theta: Tensor, cohort: Cohort) -> float:
 
     A layer used in a way that hooks cannot see (its weight used outside `forward`, an input overwritten) shows up here.
     """
-    batch = few(cohort)
+    batch = batch_on(few(cohort), task.device)
     step = LocalStep(1.0, 0.0)
     fast, slow = working_copy(task, torch.float32).eval(), working_copy(task, torch.float32).eval()
     load_flat(task, fast, theta)
