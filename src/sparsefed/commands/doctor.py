@@ -12,7 +12,7 @@ import os
 import platform
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib import import_module, metadata
@@ -93,7 +93,9 @@ def _checks() -> Iterator[Check]:
     yield _devices()
     yield _bfloat16()
     yield _data()
-    yield _self_test()
+    yield _self_test("cpu")
+    for device, _ in accelerators():
+        yield _self_test(device)
 
 
 def _versions() -> Check:
@@ -111,16 +113,16 @@ def _versions() -> Check:
 
 
 def _devices() -> Check:
-    cpu = f"{os.cpu_count()} cores, {torch.get_num_threads()} of them used by torch"
-    return Check("devices", "ok", f"cpu ({cpu}){''.join(f', {name} ({about})' for name, about in accelerators())}")
+    listed = [f"cpu ({os.cpu_count()} cores, {torch.get_num_threads()} of them used by torch)"]
+    listed += [f"{name} ({about})" for name, about in accelerators()]
+    if torch.backends.mps.is_available():
+        listed.append("mps (not used: it has no float64)")
+    return Check("devices", "ok", ", ".join(listed))
 
 
 def accelerators() -> list[tuple[str, str]]:
-    """Return the devices of this machine beside its processor, by their name in torch, with a description."""
-    found = [(f"cuda:{i}", torch.cuda.get_device_name(i)) for i in range(torch.cuda.device_count())]
-    if torch.backends.mps.is_available():
-        found.append(("mps", "Apple"))
-    return found
+    """Return the devices of this machine beside its processor that runs can use, each with a description."""
+    return [(f"cuda:{i}", torch.cuda.get_device_name(i)) for i in range(torch.cuda.device_count())]
 
 
 def _bfloat16() -> Check:
@@ -139,33 +141,35 @@ def _data() -> Check:
     return Check("data", "ok", listed)
 
 
-def _self_test() -> Check:
-    name, began = "self-test", time.perf_counter()
+def _self_test(device: str) -> Check:
+    name, began = "self-test" if device == "cpu" else f"self-test on {device}", time.perf_counter()
+    table = {**SELF_TEST, "train": {**SELF_TEST["train"], "device": device}}
     try:
         with _one_thread(), tempfile.TemporaryDirectory() as folder:
-            whole = Simulation.from_config(SELF_TEST).run()
-            continued = _interrupted(Path(folder) / "run").run()
+            whole = Simulation.from_config(table).run()
+            continued = _interrupted(table, Path(folder) / "run").run()
     except (SparseFedError, OSError, RuntimeError) as error:
         return Check(name, "wrong", f"the run did not come to its end: {error}")
     took = f"{time.perf_counter() - began:.0f} s"
-    if not torch.equal(whole.theta, continued.theta):
+    theta = whole.theta.cpu()
+    if not torch.equal(theta, continued.theta.cpu()):
         return Check(name, "wrong", "a run that was saved and continued ended in another model than one without a stop")
-    length, loss = float(torch.linalg.vector_norm(whole.theta.double())), whole.evaluate()["test_loss"]
+    length, loss = float(torch.linalg.vector_norm(theta.double())), whole.evaluate()["test_loss"]
     if abs(length / KNOWN_LENGTH - 1) > TOLERANCE or abs(loss / KNOWN_LOSS - 1) > TOLERANCE:
         return Check(
             name,
             "wrong",
             f"the model has length {length:.6f} and test loss {loss:.6f}; known are {KNOWN_LENGTH} and {KNOWN_LOSS}",
         )
-    if hashlib.sha256(whole.theta.numpy().tobytes()).hexdigest() == KNOWN_BITS:
+    if hashlib.sha256(theta.numpy().tobytes()).hexdigest() == KNOWN_BITS:
         return Check(name, "ok", f"an attacked and defended run gave the known bits ({took})")
     return Check(name, "note", f"the known results, but other bits: sums are taken in another order here ({took})")
 
 
-def _interrupted(folder: Path) -> Simulation:
+def _interrupted(table: Mapping[str, Any], folder: Path) -> Simulation:
     """Return the self-test's simulation as it is after half of its rounds, a checkpoint and a restart."""
-    first = Simulation.from_config(SELF_TEST)
-    for _ in islice(first, SELF_TEST["rounds"] // 2):
+    first = Simulation.from_config(table)
+    for _ in islice(first, table["rounds"] // 2):
         pass
     first.save(folder)
     return Simulation.from_run(folder)

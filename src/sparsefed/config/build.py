@@ -17,6 +17,7 @@ from sparsefed.attacks import NEEDS, Attack, Goal, Scene, equip
 from sparsefed.attacks.registry import require_meaning
 from sparsefed.config import lookup as names
 from sparsefed.config.schema import Config, TrainTable
+from sparsefed.core.device import computed_on, describe, state_on
 from sparsefed.core.dtypes import computed_in
 from sparsefed.core.engine import LocalPlan, steps_taken
 from sparsefed.core.errors import ConfigError, quoted
@@ -79,7 +80,10 @@ class BuiltSimulation:
         )
 
     def reports(self, state: ServerState) -> Iterator[RoundReport]:
-        """Run the rounds that follow a state and yield their reports."""
+        """Run the rounds that follow a state, of whichever device, and yield their reports."""
+        device = self.task.device
+        kept = (state_on(part, device) for part in (state.defense, state.devices))
+        state = ServerState(state.round, state.theta.to(device), *kept)
         return simulate(self.setup, state, self.rounds, self.evaluate, self.config.evaluate_every)
 
 
@@ -93,9 +97,10 @@ def build(config: Config, load: Callable[[data.DataSet], Arrays] = data.load) ->
     """Load the data, assign it to the devices, build the model, and check that everything fits together."""
     names.defense(config)  # raises on impossible values before anything is loaded
     _say_what_has_no_effect(config)
+    device = computed_on(config.train.device)
     arrays = load(names.dataset(config))
-    dtype = computed_in(config.train.dtype)
-    task = _task(config, arrays)
+    dtype = computed_in(config.train.dtype, device)
+    task = _task(config, arrays, device)
     engine = names.resolve("engine", config.train.engine, ENGINES)(task, dtype, config.train.memory_mb * 2**20)
     federation = _federation(config, arrays)
     defense = _defense(config, federation, task.d)
@@ -119,9 +124,8 @@ def build(config: Config, load: Callable[[data.DataSet], Arrays] = data.load) ->
     _require_memory(config, task, federation)
     score = score_of(task.target, *names.metric(config))
     evaluate = _evaluation(task, arrays, dtype, goal, score)
-    return BuiltSimulation(
-        config, setup, task.initial(), evaluate, _facts(config, arrays, federation, goal, score), task, config.rounds
-    )
+    facts = {**_facts(config, arrays, federation, goal, score), "device": describe(device)}
+    return BuiltSimulation(config, setup, task.initial(), evaluate, facts, task, config.rounds)
 
 
 def _require_memory(config: Config, task: Task, federation: Federation) -> None:
@@ -146,7 +150,7 @@ def _plan(train: TrainTable) -> LocalPlan:
     )
 
 
-def _task(config: Config, arrays: Arrays) -> Task:
+def _task(config: Config, arrays: Arrays, device: torch.device) -> Task:
     _check_kind(config, arrays)
     shape = shape_of(arrays.x_train)
     with torch.random.fork_rng(devices=[]):  # layers draw their initial weights from torch's own generator
@@ -154,7 +158,7 @@ def _task(config: Config, arrays: Arrays) -> Task:
         module = _built(config, (shape[2], *shape[:2]) if arrays.is_image else shape, outputs_for(arrays))
     if (weights := names.weights(config)) is not None:
         module = with_weights(module, weights)
-    return make_task(module, _preparation(arrays), names.loss(config), target_of(arrays))
+    return make_task(module, _preparation(arrays), names.loss(config), target_of(arrays), device)
 
 
 def _preparation(arrays: Arrays) -> Prepare | None:

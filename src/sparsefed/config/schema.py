@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from sparsefed.attacks import Need
+from sparsefed.core.device import CHOICES, is_device_name
 from sparsefed.core.engine import MEMORY_BUDGET
 from sparsefed.core.threat import WHO
 
@@ -102,6 +103,14 @@ class TrainTable(_Table):
     dtype: Literal["float32", "bfloat16"] = "float32"
     engine: str = "fused"
     memory_mb: Count = MEMORY_BUDGET // 2**20
+    device: str = "cpu"  # "auto": a GPU if there is one
+
+    @field_validator("device")
+    @classmethod
+    def _known_device(cls, name: str) -> str:
+        if not is_device_name(name):
+            raise ValueError(CHOICES)
+        return name
 
 
 class ThreatTable(_Table):

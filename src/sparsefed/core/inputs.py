@@ -43,6 +43,16 @@ class SeveralInputs:
     def index_select(self, dim: int, rows: Tensor) -> SeveralInputs:
         return self.map(lambda part: part.index_select(dim, rows))
 
+    def to(self, *place: Any, **how: Any) -> SeveralInputs:
+        return self.map(lambda part: part.to(*place, **how))
+
+    def pin_memory(self) -> SeveralInputs:
+        return self.map(Tensor.pin_memory)
+
+    def record_stream(self, stream: Any) -> None:
+        for part in self.parts:
+            part.record_stream(stream)
+
     def numel(self) -> int:
         return sum(part.numel() for part in self.parts)
 
@@ -97,7 +107,7 @@ def image_normaliser(mean: tuple[float, ...], std: tuple[float, ...]) -> Prepare
     shift = -torch.tensor(mean) / torch.tensor(std)
 
     def prepare(x: Tensor) -> Tensor:
-        return torch.addcmul(shift, x.float(), scale).permute(0, 3, 1, 2)
+        return torch.addcmul(shift.to(x.device), x.float(), scale.to(x.device)).permute(0, 3, 1, 2)
 
     return prepare
 
@@ -117,7 +127,7 @@ def preparation(scales: Sequence[Scale | None]) -> Prepare:
 
 def _scaler(scale: Scale) -> Prepare:
     mean, std = (torch.tensor(part, dtype=torch.float64) for part in scale)
-    return lambda x: ((x.double() - mean) / std).float()
+    return lambda x: ((x.double() - mean.to(x.device)) / std.to(x.device)).float()
 
 
 def in_dtype(inputs: Tensor, dtype: torch.dtype) -> Tensor:

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sparsefed.core.device import initial_state
 from sparsefed.core.engine import ONE_STEP, Cohort, Engine, LocalPlan, LocalStep, one_step, turns
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.federation import Federation
@@ -86,7 +87,7 @@ class RoundReport:
 
 def start(setup: RoundSetup, theta: Tensor) -> ServerState:
     """Return the state before round 1."""
-    return ServerState(0, theta, setup.defense.init(len(theta)))
+    return ServerState(0, theta, initial_state(setup.defense, len(theta), theta.device))
 
 
 def run_round(setup: RoundSetup, state: ServerState) -> RoundReport:
@@ -292,9 +293,9 @@ def _knowledge(
     """Return the public facts and what the attack declared it needs; the grant is checked before a run."""
     defense, needs = setup.defense, attack.needs
     assert setup.gradient is not None
-    remembered = state.defense if "server state" in needs else defense.init(len(state.theta))
 
     def serve(rows: Tensor) -> Tensor:
+        remembered = state.defense if "server state" in needs else start(setup, state.theta).defense
         return defense.step(remembered, [RowsBlock(rows)], context).delta
 
     return Knowledge(
@@ -341,7 +342,7 @@ def _trainer(setup: RoundSetup, theta: Tensor, context: Context, hostile: IntArr
         return None
 
     def train(batch: Batch) -> Tensor:
-        rows = torch.empty(len(batch.sizes), len(theta))
+        rows = theta.new_empty(len(batch.sizes), len(theta))
         place = {int(device): row for row, device in enumerate(hostile)}
         stops = np.cumsum(batch.sizes)
 
