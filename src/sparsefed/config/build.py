@@ -81,10 +81,13 @@ class BuiltSimulation:
 
     def reports(self, state: ServerState) -> Iterator[RoundReport]:
         """Run the rounds that follow a state, of whichever device, and yield their reports."""
+        return simulate(self.setup, self.placed(state), self.rounds, self.evaluate, self.config.evaluate_every)
+
+    def placed(self, state: ServerState) -> ServerState:
+        """Return a state, for instance one from a checkpoint, on the device that this simulation computes on."""
         device = self.task.device
         kept = (state_on(part, device) for part in (state.defense, state.devices))
-        state = ServerState(state.round, state.theta.to(device), *kept)
-        return simulate(self.setup, state, self.rounds, self.evaluate, self.config.evaluate_every)
+        return ServerState(state.round, state.theta.to(device), *kept)
 
 
 def build_all(configs: Sequence[Config]) -> list[BuiltSimulation]:
@@ -93,11 +96,16 @@ def build_all(configs: Sequence[Config]) -> list[BuiltSimulation]:
     return [build(config, load) for config in configs]
 
 
-def build(config: Config, load: Callable[[data.DataSet], Arrays] = data.load) -> BuiltSimulation:
-    """Load the data, assign it to the devices, build the model, and check that everything fits together."""
+def build(
+    config: Config, load: Callable[[data.DataSet], Arrays] = data.load, computing: str | None = None
+) -> BuiltSimulation:
+    """Load the data, assign it to the devices, build the model, and check that everything fits together.
+
+    `computing` is used in place of the config's `train.device`.
+    """
     names.defense(config)  # raises on impossible values before anything is loaded
     _say_what_has_no_effect(config)
-    device = computed_on(config.train.device)
+    device = computed_on(computing or config.train.device)
     arrays = load(names.dataset(config))
     dtype = computed_in(config.train.dtype, device)
     task = _task(config, arrays, device)

@@ -330,7 +330,7 @@ def _apart(ready: Prepared, recording: _Recording, inputs: Tensor, spread: dict[
     One pass all the same: `vmap` computes layers whose weights are common as a batch.
     """
     recording.apart = True
-    anchors = torch.zeros(len(inputs), 0, requires_grad=True)
+    anchors = torch.zeros(len(inputs), 0, device=recording.anchor.device, requires_grad=True)
 
     def alone(anchor: Tensor, parameters: dict[str, Tensor], x: Tensor) -> Tensor:
         recording.anchor = anchor
