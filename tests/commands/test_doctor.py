@@ -82,7 +82,7 @@ def test_a_run_that_does_not_continue_as_it_was_is_wrong(monkeypatch: pytest.Mon
 
 
 def test_every_device_is_tested_and_one_that_fails_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctors, "accelerators", lambda: [("cuda:7", "a model")])
+    monkeypatch.setattr(doctors, "available", lambda: {"cuda:7": "a model"})
     health = doctor()
     assert "cuda:7 (a model)" in only("devices", health).text
     assert only("self-test", health).verdict != "wrong"

@@ -37,6 +37,7 @@ class Pretended(Tensor):
     """A tensor that claims to be on the pretended device."""
 
     elem: Tensor
+    is_meta = False  # it holds numbers, whatever its device is called
 
     @staticmethod
     def __new__(cls, elem: Tensor) -> Pretended:

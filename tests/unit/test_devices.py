@@ -107,7 +107,7 @@ def test_every_rule_stays_on_the_device(mode: PretendedDevice, name: str) -> Non
 @pytest.mark.parametrize("name", PRE)
 def test_every_pre_aggregation_stays_on_the_device(mode: PretendedDevice, name: str) -> None:
     own = {"f": 1} if name in ("nnm", "arc") else {}
-    compare(mode, {**SMALL, **PGD, "defense": {"name": "median", "pre": {"name": name, **own}}})
+    compare(mode, {**SMALL, **PGD, "defense": {"name": "median", "pre": [{"name": name, **own}]}})
 
 
 @pytest.mark.parametrize("name", [name for name in ATTACKS if name != "replacement_text"])

@@ -17,7 +17,7 @@ from sparsefed.attacks import NEEDS, Attack, Goal, Scene, equip
 from sparsefed.attacks.registry import require_meaning
 from sparsefed.config import lookup as names
 from sparsefed.config.schema import Config, TrainTable
-from sparsefed.core.device import computed_on, describe, state_on
+from sparsefed.core.device import computed_on, describe, home, state_on
 from sparsefed.core.dtypes import computed_in
 from sparsefed.core.engine import LocalPlan, steps_taken
 from sparsefed.core.errors import ConfigError, quoted
@@ -31,6 +31,7 @@ from sparsefed.core.types import Arrays, Batch, Defense, Partition
 from sparsefed.data.augment import AUGMENTATIONS
 from sparsefed.data.partitions.summary import packed, portrait
 from sparsefed.engines import ENGINES
+from sparsefed.engines.transfer import at_home
 from sparsefed.models import MODELS, model_info
 from sparsefed.models.weights import with_weights
 from sparsefed.theory.privacy import Guarantee, of_run
@@ -84,8 +85,8 @@ class BuiltSimulation:
         return simulate(self.setup, self.placed(state), self.rounds, self.evaluate, self.config.evaluate_every)
 
     def placed(self, state: ServerState) -> ServerState:
-        """Return a state, for instance one from a checkpoint, on the device that this simulation computes on."""
-        device = self.task.device
+        """Return a state, for instance one from a checkpoint, where this simulation works on it."""
+        device = home(self.task.device)
         kept = (state_on(part, device) for part in (state.defense, state.devices))
         return ServerState(state.round, state.theta.to(device), *kept)
 
@@ -110,6 +111,7 @@ def build(
     dtype = computed_in(config.train.dtype, device)
     task = _task(config, arrays, device)
     engine = names.resolve("engine", config.train.engine, ENGINES)(task, dtype, config.train.memory_mb * 2**20)
+    engine = at_home(engine, device)
     federation = _federation(config, arrays)
     defense = _defense(config, federation, task.d)
     goal, attack = _attack(config, arrays)

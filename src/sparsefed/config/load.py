@@ -14,7 +14,7 @@ from sparsefed import trust
 from sparsefed.config import templates as bases
 from sparsefed.config.live import PREFIX, live_names
 from sparsefed.config.lookup import check, check_without_k, example, takes_peak
-from sparsefed.config.schema import MOST_ROUNDS, Config, Named, TrainTable
+from sparsefed.config.schema import MOST_ROUNDS, Config, Named
 from sparsefed.core.errors import ConfigError, quoted, unknown
 from sparsefed.core.schedule import epochs_in_rounds
 from sparsefed.core.threat import WHO
@@ -214,11 +214,8 @@ def twins(config: Config) -> dict[str, Config]:
 
 
 def dump(config: Config) -> dict[str, Any]:
-    """Return the config as a table, with every default written out but the device's, which came later."""
-    table = _without_none(config.model_dump(mode="json"))
-    if table["train"]["device"] == TrainTable.model_fields["device"].default:
-        del table["train"]["device"]
-    return table
+    """Return the config as a table, with every default written out."""
+    return _without_none(config.model_dump(mode="json"))
 
 
 def _set(table: dict[str, Any], override: str) -> None:

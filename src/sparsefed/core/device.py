@@ -1,20 +1,17 @@
-"""The device a run computes on: its name in a config, whether this machine has it, and moving data to it.
-
-Examples stay in host memory and are moved one block at a time. On an accelerator the next block is gathered and copied
-by a thread while the last one is computed; on the CPU there is nothing to move, and nothing changes.
-"""
+"""The device a run computes on: its name in a config, whether this machine has it, and what lives there."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from sparsefed.core.errors import ConfigError, quoted
-from sparsefed.core.types import Batch, Defense, IntArray, State
+from sparsefed.core.inputs import each_input, has_float64
+from sparsefed.core.types import Defense, State
 
 CPU = torch.device("cpu")
 CHOICES = 'one of "auto", "cpu", "cuda", "cuda:1" (or another number), "mps"'
@@ -30,34 +27,54 @@ def is_device_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-def computed_on(name: str) -> torch.device:
-    """Return the device that the config value `train.device` stands for on this machine.
+def available() -> dict[str, str]:
+    """Return the accelerators of this machine by name, each with a description."""
+    found = {f"cuda:{i}": torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())}
+    return found | ({"mps": "Apple"} if torch.backends.mps.is_available() else {})
+
+
+def computed_on(name: str | None) -> torch.device:
+    """Return the device that the config value `train.device` stands for on this machine; None is "auto".
 
     Raises:
-        ConfigError: This machine does not have it, or it lacks float64.
+        ConfigError: This machine does not have it; the message names those that it has.
     """
-    if name == "auto":
+    if name is None or name == "auto":
         return torch.device("cuda", 0) if torch.cuda.is_available() else CPU
     if not is_device_name(name):
         raise ConfigError(f"train.device is {quoted(name)}, but must be {CHOICES}")
-    if name == "mps":
+    here = ["cpu", *available()]
+    if (wanted := "cuda:0" if name == "cuda" else name) not in here:
         raise ConfigError(
-            "train.device is 'mps', which has no float64, in which norms and sums are taken here; use \"cpu\""
+            f"train.device is {quoted(name)}, but torch can use only {', '.join(here)} on this machine; choose one of "
+            'them, or "auto"'
         )
-    if name == "cpu":
-        return CPU
-    index, count = int(name.partition(":")[2] or 0), torch.cuda.device_count()
-    if index >= count:
-        here = f"only cuda:0 to cuda:{count - 1}" if count else "no CUDA device that torch can use"
-        raise ConfigError(
-            f'train.device is {quoted(name)}, but this machine has {here}; use "auto", which takes what there is'
-        )
-    return torch.device("cuda", index)
+    return torch.device(wanted)
+
+
+def home(device: torch.device) -> torch.device:
+    """Return where server, rules and attacks of a run work: on its device, or the CPU if that one has no float64."""
+    return device if has_float64(device) else CPU
 
 
 def describe(device: torch.device) -> str:
     """Return a device's name for the manifest, with the model of an accelerator."""
-    return f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)
+    model = available().get(str(device))
+    return f"{device} ({model})" if model else str(device)
+
+
+def exactly(device: torch.device) -> AbstractContextManager[Any]:
+    """Return a context in which convolutions on a CUDA device keep float32 and repeat their bits."""
+    if device.type != "cuda":
+        return nullcontext()
+    return torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False)  # type: ignore[no-untyped-call, no-any-return]
+
+
+def generators(device: torch.device) -> list[torch.Generator]:
+    """Return the generators that random layers on a device draw from: the host's, and its own."""
+    if device.type == "cuda":
+        return [torch.default_generator, torch.cuda.default_generators[device.index]]
+    return [torch.default_generator, *([torch.mps._get_default_mps_generator()] if device.type == "mps" else [])]
 
 
 def initial_state(defense: Defense, d: int, device: torch.device) -> State:
@@ -73,47 +90,8 @@ def state_on(state: State, device: torch.device) -> State:
     return {name: tensor.to(device) for name, tensor in state.items()}
 
 
-def batch_on(batch: Batch, device: torch.device) -> Batch:
-    """Return a batch whose examples are on a device."""
-    return batch._replace(x=batch.x.to(device), y=batch.y.to(device))
-
-
-def batches_on(
-    gather: Callable[[IntArray], Batch], blocks: Sequence[IntArray], device: torch.device
-) -> Iterator[tuple[IntArray, Batch]]:
-    """Yield the ids and the examples of each block on a device; the next block is fetched while one is computed."""
-    if device.type == "cpu":
-        for ids in blocks:
-            yield ids, gather(ids)
-        return
-    with ThreadPoolExecutor(1) as pool:
-        coming = [pool.submit(_fetched, gather, ids, device) for ids in blocks[:1]]
-        for number, ids in enumerate(blocks):
-            batch = coming.pop().result()
-            if number + 1 < len(blocks):
-                coming.append(pool.submit(_fetched, gather, blocks[number + 1], device))
-            yield ids, _received(batch, device)
-
-
-def _fetched(gather: Callable[[IntArray], Batch], ids: IntArray, device: torch.device) -> Batch:
-    """Gather a block; for CUDA, copy it from pinned memory on a stream of its own, and wait for that copy alone."""
-    batch = gather(ids)
-    if device.type != "cuda":
-        return batch
-    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-    with torch.cuda.stream(stream):
-        x, y = (part.pin_memory().to(device, non_blocking=True) for part in (batch.x, batch.y))
-    stream.synchronize()
-    return batch._replace(x=x, y=y)
-
-
-def _received(batch: Batch, device: torch.device) -> Batch:
-    """Let the computing stream own a fetched block, so that its memory is not reused too early."""
-
-    def owned(part: Tensor) -> Tensor:
-        part = part.to(device)
-        if device.type == "cuda":
-            part.record_stream(torch.cuda.current_stream(device))
-        return part
-
-    return batch._replace(x=owned(batch.x), y=owned(batch.y))
+def examples_on(part: Tensor, device: torch.device) -> Tensor:
+    """Return examples or targets on a device; for one without float64, in float32."""
+    if has_float64(device):
+        return each_input(part, lambda each: each.to(device))
+    return each_input(part, lambda each: (each.float() if each.dtype is torch.float64 else each).to(device))

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+WITHOUT_FLOAT64 = frozenset({"mps"})
 Prepare = Callable[[Tensor], Tensor]  # raw examples -> float32 inputs (integers stay as they are)
 
 
@@ -43,16 +44,6 @@ class SeveralInputs:
     def index_select(self, dim: int, rows: Tensor) -> SeveralInputs:
         return self.map(lambda part: part.index_select(dim, rows))
 
-    def to(self, *place: Any, **how: Any) -> SeveralInputs:
-        return self.map(lambda part: part.to(*place, **how))
-
-    def pin_memory(self) -> SeveralInputs:
-        return self.map(Tensor.pin_memory)
-
-    def record_stream(self, stream: Any) -> None:
-        for part in self.parts:
-            part.record_stream(stream)
-
     def numel(self) -> int:
         return sum(part.numel() for part in self.parts)
 
@@ -71,6 +62,16 @@ class SeveralInputs:
             return NotImplemented
         cuts = [torch.split(part, *args[1:], **(kwargs or {})) for part in args[0].parts]
         return tuple(cls(parts, args[0].names) for parts in zip(*cuts, strict=True))
+
+
+def has_float64(device: torch.device) -> bool:
+    """Return whether a device computes in float64."""
+    return device.type not in WITHOUT_FLOAT64
+
+
+def each_input(x: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return inputs changed by a function: one tensor, or each of several."""
+    return cast("Tensor", x.map(change)) if isinstance(x, SeveralInputs) else change(x)
 
 
 def as_tensors(x: Any) -> Tensor:
@@ -127,14 +128,17 @@ def preparation(scales: Sequence[Scale | None]) -> Prepare:
 
 def _scaler(scale: Scale) -> Prepare:
     mean, std = (torch.tensor(part, dtype=torch.float64) for part in scale)
-    return lambda x: ((x.double() - mean.to(x.device)) / std.to(x.device)).float()
+
+    def scaled(x: Tensor) -> Tensor:
+        wide = torch.float64 if has_float64(x.device) else torch.float32
+        return ((x.to(wide) - mean.to(x.device, wide)) / std.to(x.device, wide)).float()
+
+    return scaled
 
 
 def in_dtype(inputs: Tensor, dtype: torch.dtype) -> Tensor:
     """Return prepared inputs in the dtype that a model computes in; integers stay as they are."""
-    if isinstance(inputs, SeveralInputs):
-        return cast("Tensor", inputs.map(lambda part: in_dtype(part, dtype)))
-    return inputs.to(dtype) if inputs.is_floating_point() else inputs
+    return each_input(inputs, lambda part: part.to(dtype) if part.is_floating_point() else part)
 
 
 def outputs_of(module: nn.Module, inputs: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsefed.core.device import initial_state
+from sparsefed.core.device import exactly, initial_state
 from sparsefed.core.engine import ONE_STEP, Cohort, Engine, LocalPlan, LocalStep, one_step, turns
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.federation import Federation
@@ -99,7 +99,8 @@ def run_round(setup: RoundSetup, state: ServerState) -> RoundReport:
     honest = _Honest(setup, state, cohort[~hostile], context, keep=_sees_honest(setup, hostile))
     crafted = _Crafted(setup, state, cohort[hostile], context, honest)
     updates = _Updates(chain(honest, crafted))
-    step = setup.defense.step(state.defense, updates, context)
+    with exactly(state.theta.device):
+        step = setup.defense.step(state.defense, updates, context)
     updates.require_read()
     after = ServerState(context.round, state.theta - step.delta, step.state, {**state.devices, **honest.averages})
     metrics = _metrics(setup, state, context, step, honest, crafted)
@@ -259,7 +260,8 @@ def _context(setup: RoundSetup, theta: Tensor, round: int) -> Context:
     if root is None:
         return context
     cohort = Cohort(np.zeros(1, np.int64), root.sizes, lambda ids: root)  # noqa: ARG005
-    (block,) = setup.engine(theta, cohort, _local_step(setup, context))
+    with exactly(theta.device):
+        (block,) = setup.engine(theta, cohort, _local_step(setup, context))
     return context._replace(root=block.rows()[0])
 
 

@@ -18,7 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.utils.parametrizations import _SpectralNorm
 
-from sparsefed.core.device import CPU
+from sparsefed.core.device import CPU, exactly, examples_on, generators, home
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.inputs import as_float, image_normaliser, in_dtype, outputs_of
 from sparsefed.core.target import TARGETS, Target, accuracy, cross_entropy, entropies
@@ -74,7 +74,9 @@ class Task:
     def initial(self) -> Tensor:
         """Return the template's parameters as a vector [d]."""
         parameters = dict(self.template.named_parameters())
-        return torch.cat([parameters[slot.name].detach().reshape(-1).float() for slot in self.slots]).to(self.device)
+        return torch.cat([parameters[slot.name].detach().reshape(-1).float() for slot in self.slots]).to(
+            home(self.device)
+        )
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Return the loss of each example [M]: the task's own, or the default of its targets, such as cross-entropy."""
@@ -183,12 +185,15 @@ def seeded_layers(module: nn.Module, seed: int) -> Iterator[None]:
     if not draws(module):
         yield
         return
-    device = next(module.parameters()).device
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.default_generator.manual_seed(seed)
-        if device.type == "cuda":
-            torch.cuda.default_generators[device.index].manual_seed(seed)
+    own = generators(next(module.parameters()).device)
+    states = [generator.get_state() for generator in own]
+    for generator in own:
+        generator.manual_seed(seed)
+    try:
         yield
+    finally:
+        for generator, state in zip(own, states, strict=True):
+            generator.set_state(state)
 
 
 @dataclass(frozen=True)
@@ -218,11 +223,11 @@ def evaluator(
         load_flat(task, module, theta)
         total, targets, predictions = 0.0, 0, []
         for low in range(0, len(x), batch):
-            inputs = task.prepare(x[low : low + batch].to(task.device))
-            outputs = outputs_of(module, in_dtype(inputs, dtype)).float()
-            wanted = y[low : low + batch].to(task.device)
+            inputs, wanted = (examples_on(part[low : low + batch], task.device) for part in (x, y))
+            with exactly(task.device):
+                outputs = outputs_of(module, in_dtype(task.prepare(inputs), dtype)).float()
             losses = entropies(outputs, wanted) if tokens else task.losses(outputs, wanted)
-            total += float(losses.double().sum())
+            total += float(losses.to(home(task.device)).double().sum())
             targets += int((wanted != IGNORED).sum()) if tokens else len(wanted)
             predictions.append((outputs.argmax(-1) if labels else outputs).cpu())
         return Evaluation(total / max(targets, 1), torch.cat(predictions) if predictions else y[:0])
@@ -238,9 +243,9 @@ def differentiator(task: Task, dtype: torch.dtype) -> Callable[[Tensor, Tensor, 
 
     def gradient(theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
         load_flat(task, module, theta)
-        outputs = outputs_of(module, in_dtype(task.prepare(x.to(task.device)), dtype))
-        losses = task.losses(outputs, y.to(task.device))
-        parts = torch.autograd.grad(losses.mean(), parameters, materialize_grads=True)
-        return torch.cat([part.reshape(-1).float() for part in parts])
+        inputs, wanted = (examples_on(part, task.device) for part in (x, y))
+        outputs = outputs_of(module, in_dtype(task.prepare(inputs), dtype))
+        parts = torch.autograd.grad(task.losses(outputs, wanted).mean(), parameters, materialize_grads=True)
+        return torch.cat([part.reshape(-1).float() for part in parts]).to(theta.device)
 
     return gradient

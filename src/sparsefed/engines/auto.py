@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsefed.core.device import batch_on, batches_on
 from sparsefed.core.engine import (
     MEMORY_BUDGET,
     ONE_STEP,
@@ -43,6 +42,7 @@ from sparsefed.engines.several_steps import (
     operations,
     stackable,
 )
+from sparsefed.engines.transfer import batch_on, batches_on
 from sparsefed.engines.unfused import unfused
 from sparsefed.kernels.blocks import RowsBlock
 

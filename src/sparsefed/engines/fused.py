@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from sparsefed.core.device import CPU, batch_on, batches_on
+from sparsefed.core.device import CPU
 from sparsefed.core.engine import MEMORY_BUDGET, Cohort, Engine, LocalStep, few, one_step, split
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.inputs import in_dtype, outputs_of
@@ -31,6 +31,7 @@ from sparsefed.engines.attention import attention_known, open_attention
 from sparsefed.engines.layers import LAYERS, Call, Group, Layer, bias_rows, folded_call, per_client_sum
 from sparsefed.engines.loop import client_rows, loop
 from sparsefed.engines.recurrent import open_recurrent
+from sparsefed.engines.transfer import batch_on, batches_on
 from sparsefed.kernels.rows import row_moments, weighted_sum
 
 log = logging.getLogger(__name__)
@@ -377,7 +378,10 @@ def fused(
         with seeded_layers(copy.module, step.seed):
             blocks = split(cohort, float(width * task.d), cost, budget)
             for ids, batch in batches_on(cohort.gather, blocks, task.device):
-                yield _fused_block(task, copy, theta, ids, batch, step)
+                block = _fused_block(task, copy, theta, ids, batch, step)
+                del batch  # its memory must be free while the block is used, and the block's while the next is computed
+                yield block
+                del block
 
     return compute
 

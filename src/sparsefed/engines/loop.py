@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sparsefed.core.device import batches_on
 from sparsefed.core.engine import (
     MEMORY_BUDGET,
     ONE_STEP,
@@ -26,6 +25,7 @@ from sparsefed.core.rng import integer_seed
 from sparsefed.core.task import Task, load_flat, seeded_layers, working_copy
 from sparsefed.core.types import Batch, Block, IntArray
 from sparsefed.engines.moments import Moments
+from sparsefed.engines.transfer import batches_on
 from sparsefed.kernels.blocks import RowsBlock
 
 
@@ -38,12 +38,18 @@ def loop(task: Task, dtype: torch.dtype = torch.float32, budget: int = MEMORY_BU
             cohort, step = one_batch(cohort, step), step._replace(plan=ONE_STEP)
         if not one_step(step.plan, cohort.sizes):
             for ids, batch in batches_on(cohort.gather, split(cohort, 4.0 * task.d, 0.0, budget), task.device):
-                yield RowsBlock(trained_rows(task, module, theta, ids, batch, step), ids)
+                rows = trained_rows(task, module, theta, ids, batch, step)
+                del batch
+                yield RowsBlock(rows, ids)
+                del rows  # its memory must be free while the next is computed
             return
         load_flat(task, module, theta)
         with seeded_layers(module, step.seed):
             for ids, batch in batches_on(cohort.gather, split(cohort, 4.0 * task.d, 0.0, budget), task.device):
-                yield RowsBlock(client_rows(task, module, theta, batch, step), ids)
+                rows = client_rows(task, module, theta, batch, step)
+                del batch
+                yield RowsBlock(rows, ids)
+                del rows
 
     return compute
 

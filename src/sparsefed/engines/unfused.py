@@ -17,12 +17,12 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from sparsefed.core.device import batch_on, batches_on
 from sparsefed.core.engine import MEMORY_BUDGET, Cohort, Engine, LocalStep, few, split
 from sparsefed.core.task import Task, draws, load_flat, working_copy
 from sparsefed.core.types import Batch, Block
 from sparsefed.engines.loop import client_rows, loop
 from sparsefed.engines.several_steps import PROBE_TOLERANCE, STACK_LIMIT, STACKED, operations, share_out
+from sparsefed.engines.transfer import batch_on, batches_on
 from sparsefed.kernels.blocks import RowsBlock
 
 log = logging.getLogger(__name__)

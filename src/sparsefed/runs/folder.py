@@ -104,7 +104,7 @@ def unfinished(wanted: Mapping[Path, Mapping[str, Any]]) -> dict[Path, bool]:
 def _standing(folder: Path, config: Mapping[str, Any]) -> Literal["nothing", "another", "finished", "unfinished"]:
     if not is_run(folder):
         return "nothing"
-    if load_config(folder) != config:
+    if _anywhere(load_config(folder)) != _anywhere(config):
         return "another"
     return "finished" if _load_manifest(folder).get("status") == "finished" else "unfinished"
 
