@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded; also for the processes that tests start
+os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the bits that tests compare with are a CPU's
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="sparsefed-state-")  # what a machine remembers about trust
 
 import pytest

@@ -21,6 +21,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from sparsefed.core.device import CPU, initial_state, state_on
 from sparsefed.core.errors import ConfigError, RunError
 from sparsefed.core.metrics import unusable_notice
 from sparsefed.core.rng import check_seed
@@ -106,7 +107,7 @@ class Server:
         self._layers = layer_sizes(layers, self._layout.d, "model has") or own
         self._defense = self.rule.build(mode, preset, local_steps)
         self._seed, self._theta, self._round = check_seed(seed), self._layout.theta, 0
-        self._memory = self._defense.init(self._layout.d)
+        self._memory = initial_state(self._defense, self._layout.d, self._theta.device)
 
     @property
     def theta(self) -> Tensor:
@@ -189,9 +190,10 @@ class Server:
                 f"the state is not of this server: it holds {', '.join(sorted(saved)) or 'nothing'}, but {self.rule} "
                 f"with {self._layout.d:,} coordinates has {', '.join(sorted(begin))}"
             )
-        self._theta, self._round = saved["theta"].clone(), int(state["round"])
+        device = self._layout.theta.device
+        self._theta, self._round = saved["theta"].to(device, copy=True), int(state["round"])
         memory = {name: tensor for name, tensor in saved.items() if name != "theta"}
-        self._memory = {name.removeprefix("defense."): tensor.clone() for name, tensor in memory.items()}
+        self._memory = {name.removeprefix("defense."): tensor.to(device, copy=True) for name, tensor in memory.items()}
 
     def save(self, path: str | Path) -> None:
         """Write the state to a safetensors file, completely or not at all.
@@ -199,7 +201,7 @@ class Server:
         Raises:
             RunError: if the file cannot be written.
         """
-        tensors = _tensors(self._theta, self._memory)
+        tensors = state_on(_tensors(self._theta, self._memory), CPU)
         content = checkpoint.dumps(tensors, {"round": self._round, "rule": repr(self.rule)}, _HEADER)
         try:
             write_atomically(Path(path), content)
@@ -319,7 +321,7 @@ def _numbered(layout: ModelLayout, rows: Rows) -> Iterator[Block]:
     """Yield blocks without sender names, so that their senders are numbered consecutively."""
     whole = rows.dtype in (np.float32, torch.float32)
     for block in as_blocks(rows, max(1, len(rows) if whole else BLOCK_BYTES // (4 * layout.d))):
-        yield RowsBlock(block.tensor)
+        yield RowsBlock(block.tensor.to(layout.theta.device))
 
 
 def _rows(layout: ModelLayout, item: Any) -> Tensor | npt.NDArray[Any]:

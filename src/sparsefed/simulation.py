@@ -265,7 +265,7 @@ class Simulation:
             RunError: The folder is damaged, or holds a run of another config.
         """
         state, rows = runs.restore(Path(folder), self._table(), self.built.begin())
-        self.state, self.history = state, [dict(row) for row in rows]
+        self.state, self.history = self.built.placed(state), [dict(row) for row in rows]
         return self
 
     def _table(self) -> dict[str, Any]:

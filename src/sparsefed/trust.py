@@ -23,6 +23,7 @@ from typing import Any
 from sparsefed.core.errors import ConfigError
 
 _NAME = re.compile(r"[^:\s]+:[^:\s]+")  # module:function
+_DEVICE = "train.device"  # "cuda:1" is one, not a function
 _LIVE = "live:"  # names an object of this process, which no file can bring along
 _WRITTEN_BY_COMMANDS = ("strongest.toml", "recommended.toml")
 _BESIDE_THEM = ("manifest.json", "audit.json", "study.json", "study.db")
@@ -57,6 +58,8 @@ def code_in(table: Mapping[str, Any], path: str = "") -> dict[str, str]:
         for part in parts:
             if isinstance(part, Mapping):
                 names |= code_in(part, f"{path}{key}.")
+            elif f"{path}{key}" == _DEVICE:
+                continue
             elif isinstance(part, str) and _NAME.fullmatch(part) and not part.startswith(_LIVE):
                 names[f"{path}{key}"] = part
     return names

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -27,7 +29,7 @@ def only(name: str, health: Health) -> Check:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the run, for tests of the other checks."""
-    monkeypatch.setattr(doctors, "_self_test", lambda: Check("self-test", "ok", "left out"))
+    monkeypatch.setattr(doctors, "_self_test", lambda device: Check(f"self-test {device}", "ok", "left out"))
 
 
 def test_a_healthy_machine_passes_with_the_known_results_and_keeps_its_threads() -> None:
@@ -65,21 +67,29 @@ def test_what_is_wrong_is_named_and_the_exit_code_is_two(monkeypatch: pytest.Mon
 
 def test_other_results_are_wrong_and_other_bits_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctors, "KNOWN_BITS", "")
-    assert doctors._self_test().verdict == "note"
+    assert doctors._self_test("cpu").verdict == "note"
     monkeypatch.setattr(doctors, "KNOWN_LENGTH", 5.4)
-    check = doctors._self_test()
+    check = doctors._self_test("cpu")
     assert check.verdict == "wrong" and "5.34" in check.text and "5.4" in check.text
 
 
 def test_a_run_that_does_not_continue_as_it_was_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    def forgetful(_: Path) -> Simulation:
+    def forgetful(_: Mapping[str, Any], __: Path) -> Simulation:
         return Simulation.from_config({**doctors.SELF_TEST, "seed": 1})
 
     monkeypatch.setattr(doctors, "_interrupted", forgetful)
-    assert "continued" in doctors._self_test().text
+    assert "continued" in doctors._self_test("cpu").text
+
+
+def test_every_device_is_tested_and_one_that_fails_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctors, "available", lambda: {"cuda:7": "a model"})
+    health = doctor()
+    assert "cuda:7 (a model)" in only("devices", health).text
+    assert only("self-test", health).verdict != "wrong"
+    assert only("self-test on cuda:7", health).verdict == "wrong" and not health.ok  # this machine has no such device
 
 
 def test_a_run_that_fails_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(doctors.SELF_TEST, "rounds", 0)
-    check = doctors._self_test()
+    check = doctors._self_test("cpu")
     assert check.verdict == "wrong" and "rounds" in check.text

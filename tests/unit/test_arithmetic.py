@@ -39,7 +39,7 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def without(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arithmetic, "has_bfloat16", lambda: False)
+    monkeypatch.setattr(arithmetic, "has_bfloat16", lambda _device: False)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the system does not list the processor's flags")
@@ -52,7 +52,7 @@ def test_the_answer_is_the_processors() -> None:
 
 
 def test_where_there_is_bfloat16_it_is_used(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(arithmetic, "has_bfloat16", lambda: True)
+    monkeypatch.setattr(arithmetic, "has_bfloat16", lambda _device: True)
     assert (computed_in("bfloat16"), computed_in("float32")) == (torch.bfloat16, torch.float32)
     assert not said(caplog)
 

@@ -175,7 +175,7 @@ def test_devices_that_send_garbage_are_dropped_and_counted() -> None:
 
 
 def test_bfloat16_reaches_the_same_accuracy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arithmetic, "has_bfloat16", lambda: True)  # imitated, where it is not there
+    monkeypatch.setattr(arithmetic, "has_bfloat16", lambda _device: True)  # imitated, where it is not there
     calm: dict[str, Any] = {"threat": {}, "attack": None, "rounds": 60}
     accuracy = [
         run(experiment(**calm, train={**BASE["train"], "dtype": dtype}), rounds=60)[-1].metrics["test_accuracy"]

@@ -17,6 +17,7 @@ from sparsefed.attacks import NEEDS, Attack, Goal, Scene, equip
 from sparsefed.attacks.registry import require_meaning
 from sparsefed.config import lookup as names
 from sparsefed.config.schema import Config, TrainTable
+from sparsefed.core.device import computed_on, describe, home, state_on
 from sparsefed.core.dtypes import computed_in
 from sparsefed.core.engine import LocalPlan, steps_taken
 from sparsefed.core.errors import ConfigError, quoted
@@ -32,6 +33,7 @@ from sparsefed.data.partitions.summary import packed, portrait
 from sparsefed.data.scores import Score, chance, measures, score_of
 from sparsefed.defenses.data_weights import DEFAULT_CAP, data_weights
 from sparsefed.engines import ENGINES
+from sparsefed.engines.transfer import at_home
 from sparsefed.models import MODELS, model_info
 from sparsefed.models.weights import with_weights
 from sparsefed.theory.privacy import Guarantee, of_run
@@ -81,8 +83,14 @@ class BuiltSimulation:
         )
 
     def reports(self, state: ServerState) -> Iterator[RoundReport]:
-        """Run the rounds that follow a state and yield their reports."""
-        return simulate(self.setup, state, self.rounds, self.evaluate, self.config.evaluate_every)
+        """Run the rounds that follow a state, of whichever device, and yield their reports."""
+        return simulate(self.setup, self.placed(state), self.rounds, self.evaluate, self.config.evaluate_every)
+
+    def placed(self, state: ServerState) -> ServerState:
+        """Return a state, for instance one from a checkpoint, where this simulation works on it."""
+        device = home(self.task.device)
+        kept = (state_on(part, device) for part in (state.defense, state.devices))
+        return ServerState(state.round, state.theta.to(device), *kept)
 
 
 def build_all(configs: Sequence[Config]) -> list[BuiltSimulation]:
@@ -91,14 +99,21 @@ def build_all(configs: Sequence[Config]) -> list[BuiltSimulation]:
     return [build(config, load) for config in configs]
 
 
-def build(config: Config, load: Callable[[data.DataSet], Arrays] = data.load) -> BuiltSimulation:
-    """Load the data, assign it to the devices, build the model, and check that everything fits together."""
+def build(
+    config: Config, load: Callable[[data.DataSet], Arrays] = data.load, computing: str | None = None
+) -> BuiltSimulation:
+    """Load the data, assign it to the devices, build the model, and check that everything fits together.
+
+    `computing` is used in place of the config's `train.device`.
+    """
     names.defense(config)  # raises on impossible values before anything is loaded
     _say_what_has_no_effect(config)
+    device = computed_on(computing or config.train.device)
     arrays = load(names.dataset(config))
-    dtype = computed_in(config.train.dtype)
-    task = _task(config, arrays)
+    dtype = computed_in(config.train.dtype, device)
+    task = _task(config, arrays, device)
     engine = names.resolve("engine", config.train.engine, ENGINES)(task, dtype, config.train.memory_mb * 2**20)
+    engine = at_home(engine, device)
     federation = _federation(config, arrays)
     defense = _defense(config, federation, task.d)
     goal, attack = _attack(config, arrays)
@@ -124,9 +139,8 @@ def build(config: Config, load: Callable[[data.DataSet], Arrays] = data.load) ->
     _require_memory(config, task, federation)
     score = score_of(task.target, *names.metric(config))
     evaluate = _evaluation(task, arrays, dtype, goal, score)
-    return BuiltSimulation(
-        config, setup, task.initial(), evaluate, _facts(config, arrays, federation, goal, score), task, config.rounds
-    )
+    facts = {**_facts(config, arrays, federation, goal, score), "device": describe(device)}
+    return BuiltSimulation(config, setup, task.initial(), evaluate, facts, task, config.rounds)
 
 
 def _require_memory(config: Config, task: Task, federation: Federation) -> None:
@@ -151,7 +165,7 @@ def _plan(train: TrainTable) -> LocalPlan:
     )
 
 
-def _task(config: Config, arrays: Arrays) -> Task:
+def _task(config: Config, arrays: Arrays, device: torch.device) -> Task:
     _check_kind(config, arrays)
     shape = shape_of(arrays.x_train)
     with torch.random.fork_rng(devices=[]):  # layers draw their initial weights from torch's own generator
@@ -159,7 +173,7 @@ def _task(config: Config, arrays: Arrays) -> Task:
         module = _built(config, (shape[2], *shape[:2]) if arrays.is_image else shape, outputs_for(arrays))
     if (weights := names.weights(config)) is not None:
         module = with_weights(module, weights)
-    return make_task(module, _preparation(arrays), names.loss(config), target_of(arrays))
+    return make_task(module, _preparation(arrays), names.loss(config), target_of(arrays), device)
 
 
 def _preparation(arrays: Arrays) -> Prepare | None:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from sparsefed.attacks import Need
+from sparsefed.core.device import CHOICES, is_device_name
 from sparsefed.core.engine import MEMORY_BUDGET
 from sparsefed.core.threat import WHO
 
@@ -104,6 +105,14 @@ class TrainTable(_Table):
     dtype: Literal["float32", "bfloat16"] = "float32"
     engine: str = "fused"
     memory_mb: Count = MEMORY_BUDGET // 2**20
+    device: str | None = None  # None, or "auto": a GPU if there is one
+
+    @field_validator("device")
+    @classmethod
+    def _known_device(cls, name: str | None) -> str | None:
+        if name is not None and not is_device_name(name):
+            raise ValueError(CHOICES)
+        return None if name == "auto" else name
 
 
 class ThreatTable(_Table):

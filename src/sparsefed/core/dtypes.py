@@ -12,26 +12,32 @@ import logging
 
 import torch
 
+from sparsefed.core.device import CPU
+
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 log = logging.getLogger(__name__)
 
 
-def has_bfloat16() -> bool:
-    """Return whether oneDNN, the source of torch's fast kernels, supports bfloat16 on this processor."""
+def has_bfloat16(device: torch.device = CPU) -> bool:
+    """Return whether a device computes in bfloat16; on the CPU, whether oneDNN supports it on this processor."""
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    if device.type != "cpu":
+        return False
     built: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     return built and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-def computed_in(wanted: str) -> torch.dtype:
-    """Return the dtype that the config value `train.dtype` stands for on this machine."""
-    if wanted == "bfloat16" and not has_bfloat16():
-        _say_so()
+def computed_in(wanted: str, device: torch.device = CPU) -> torch.dtype:
+    """Return the dtype that the config value `train.dtype` stands for on a device of this machine."""
+    if wanted == "bfloat16" and not has_bfloat16(device):
+        _say_so("processor" if device.type == "cpu" else f"device ({device})")
         return torch.float32
     return DTYPES[wanted]
 
 
 @functools.cache
-def _say_so() -> None:
+def _say_so(what: str) -> None:
     """Warn about the missing bfloat16 support, once per process."""
-    log.warning("this processor has no bfloat16: computing in float32 in its place")
+    log.warning("this %s has no bfloat16: computing in float32 in its place", what)

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+WITHOUT_FLOAT64 = frozenset({"mps"})
 Prepare = Callable[[Tensor], Tensor]  # raw examples -> float32 inputs (integers stay as they are)
 
 
@@ -63,6 +64,16 @@ class SeveralInputs:
         return tuple(cls(parts, args[0].names) for parts in zip(*cuts, strict=True))
 
 
+def has_float64(device: torch.device) -> bool:
+    """Return whether a device computes in float64."""
+    return device.type not in WITHOUT_FLOAT64
+
+
+def each_input(x: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return inputs changed by a function: one tensor, or each of several."""
+    return cast("Tensor", x.map(change)) if isinstance(x, SeveralInputs) else change(x)
+
+
 def as_tensors(x: Any) -> Tensor:
     """Return arrays as tensors that share their memory: one array, or a tuple or dict of them as `SeveralInputs`."""
     if isinstance(x, Mapping):
@@ -97,7 +108,7 @@ def image_normaliser(mean: tuple[float, ...], std: tuple[float, ...]) -> Prepare
     shift = -torch.tensor(mean) / torch.tensor(std)
 
     def prepare(x: Tensor) -> Tensor:
-        return torch.addcmul(shift, x.float(), scale).permute(0, 3, 1, 2)
+        return torch.addcmul(shift.to(x.device), x.float(), scale.to(x.device)).permute(0, 3, 1, 2)
 
     return prepare
 
@@ -117,14 +128,17 @@ def preparation(scales: Sequence[Scale | None]) -> Prepare:
 
 def _scaler(scale: Scale) -> Prepare:
     mean, std = (torch.tensor(part, dtype=torch.float64) for part in scale)
-    return lambda x: ((x.double() - mean) / std).float()
+
+    def scaled(x: Tensor) -> Tensor:
+        wide = torch.float64 if has_float64(x.device) else torch.float32
+        return ((x.to(wide) - mean.to(x.device, wide)) / std.to(x.device, wide)).float()
+
+    return scaled
 
 
 def in_dtype(inputs: Tensor, dtype: torch.dtype) -> Tensor:
     """Return prepared inputs in the dtype that a model computes in; integers stay as they are."""
-    if isinstance(inputs, SeveralInputs):
-        return cast("Tensor", inputs.map(lambda part: in_dtype(part, dtype)))
-    return inputs.to(dtype) if inputs.is_floating_point() else inputs
+    return each_input(inputs, lambda part: part.to(dtype) if part.is_floating_point() else part)
 
 
 def outputs_of(module: nn.Module, inputs: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from sparsefed.core.device import exactly, initial_state
 from sparsefed.core.engine import ONE_STEP, Cohort, Engine, LocalPlan, LocalStep, one_step, turns
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.federation import Federation
@@ -90,7 +91,7 @@ class RoundReport:
 
 def start(setup: RoundSetup, theta: Tensor) -> ServerState:
     """Return the state before round 1."""
-    return ServerState(0, theta, setup.defense.init(len(theta)))
+    return ServerState(0, theta, initial_state(setup.defense, len(theta), theta.device))
 
 
 def run_round(setup: RoundSetup, state: ServerState) -> RoundReport:
@@ -103,7 +104,8 @@ def run_round(setup: RoundSetup, state: ServerState) -> RoundReport:
     honest = _Honest(setup, state, cohort[~hostile], context, weights, keep=_sees_honest(setup, hostile))
     crafted = _Crafted(setup, state, cohort[hostile], context, weights, honest)
     updates = _Updates(chain(honest, crafted))
-    step = setup.defense.step(state.defense, updates, context)
+    with exactly(state.theta.device):
+        step = setup.defense.step(state.defense, updates, context)
     updates.require_read()
     after = ServerState(context.round, state.theta - step.delta, step.state, {**state.devices, **honest.averages})
     metrics = _metrics(setup, state, context, step, honest, crafted)
@@ -279,7 +281,8 @@ def _context(setup: RoundSetup, theta: Tensor, round: int) -> Context:
     if root is None:
         return context
     cohort = Cohort(np.zeros(1, np.int64), root.sizes, lambda ids: root)  # noqa: ARG005
-    (block,) = setup.engine(theta, cohort, _local_step(setup, context))
+    with exactly(theta.device):
+        (block,) = setup.engine(theta, cohort, _local_step(setup, context))
     return context._replace(root=block.rows()[0])
 
 
@@ -314,9 +317,9 @@ def _knowledge(
     """Return the public facts and what the attack declared it needs; the grant is checked before a run."""
     defense, needs = setup.defense, attack.needs
     assert setup.gradient is not None
-    remembered = state.defense if "server state" in needs else defense.init(len(state.theta))
 
     def serve(rows: Tensor) -> Tensor:
+        remembered = state.defense if "server state" in needs else start(setup, state.theta).defense
         return defense.step(remembered, [RowsBlock(rows)], context).delta
 
     return Knowledge(
@@ -363,7 +366,7 @@ def _trainer(setup: RoundSetup, theta: Tensor, context: Context, hostile: IntArr
         return None
 
     def train(batch: Batch) -> Tensor:
-        rows = torch.empty(len(batch.sizes), len(theta))
+        rows = theta.new_empty(len(batch.sizes), len(theta))
         place = {int(device): row for row, device in enumerate(hostile)}
         stops = np.cumsum(batch.sizes)
 

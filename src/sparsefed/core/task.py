@@ -18,6 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.utils.parametrizations import _SpectralNorm
 
+from sparsefed.core.device import CPU, exactly, examples_on, generators, home
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.inputs import as_float, image_normaliser, in_dtype, outputs_of
 from sparsefed.core.target import TARGETS, Target, accuracy, cross_entropy, entropies
@@ -64,6 +65,7 @@ class Task:
     prepare: Callable[[Tensor], Tensor]  # raw examples -> float32 inputs (or integer tokens, left as they are)
     loss: Loss | None = None  # of each example; None: the default of the targets
     target: Target = TARGETS["classes"]
+    device: torch.device = CPU  # on which engines and evaluation work; the template stays where it is
 
     @property
     def d(self) -> int:
@@ -72,7 +74,9 @@ class Task:
     def initial(self) -> Tensor:
         """Return the template's parameters as a vector [d]."""
         parameters = dict(self.template.named_parameters())
-        return torch.cat([parameters[slot.name].detach().reshape(-1).float() for slot in self.slots])
+        return torch.cat([parameters[slot.name].detach().reshape(-1).float() for slot in self.slots]).to(
+            home(self.device)
+        )
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Return the loss of each example [M]: the task's own, or the default of its targets, such as cross-entropy."""
@@ -93,6 +97,7 @@ def make_task(
     prepare: Callable[[Tensor], Tensor] | None = None,
     loss: Loss | None = None,
     target: Target = TARGETS["classes"],
+    device: torch.device = CPU,
 ) -> Task:
     """Return the task of a module; refuse one whose layers mix the examples of a batch.
 
@@ -101,6 +106,7 @@ def make_task(
         prepare: maps raw examples to inputs; by default `as_float`.
         loss: (outputs, targets) -> the loss of each example; by default that of the targets.
         target: what the targets are; by default classes, whose loss is cross-entropy.
+        device: where updates, metrics and gradients are computed.
 
     Raises:
         ConfigError: if the module has a BatchNorm layer, a layer with a memory of its own, or nothing to train.
@@ -113,7 +119,7 @@ def make_task(
             start += parameter.numel()
     if not slots:
         raise ConfigError("the model has no trainable parameter: nothing to learn")
-    return Task(copy.deepcopy(module), tuple(slots), prepare or as_float, loss, target)
+    return Task(copy.deepcopy(module), tuple(slots), prepare or as_float, loss, target, device)
 
 
 def _require_independent(module: nn.Module) -> None:
@@ -134,8 +140,8 @@ def _require_independent(module: nn.Module) -> None:
 
 
 def working_copy(task: Task, dtype: torch.dtype) -> nn.Module:
-    """Return a private copy of the module in `dtype`, with 2-d convolutions in channels-last memory."""
-    module = copy.deepcopy(task.template).to(dtype)
+    """Return a private copy of the module on the task's device in `dtype`, 2-d convolutions in channels-last memory."""
+    module = copy.deepcopy(task.template).to(task.device, dtype)
     for layer in module.modules():
         if isinstance(layer, nn.Conv2d):
             layer.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -179,9 +185,15 @@ def seeded_layers(module: nn.Module, seed: int) -> Iterator[None]:
     if not draws(module):
         yield
         return
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
+    own = generators(next(module.parameters()).device)
+    states = [generator.get_state() for generator in own]
+    for generator in own:
+        generator.manual_seed(seed)
+    try:
         yield
+    finally:
+        for generator, state in zip(own, states, strict=True):
+            generator.set_state(state)
 
 
 @dataclass(frozen=True)
@@ -211,12 +223,13 @@ def evaluator(
         load_flat(task, module, theta)
         total, targets, predictions = 0.0, 0, []
         for low in range(0, len(x), batch):
-            outputs = outputs_of(module, in_dtype(task.prepare(x[low : low + batch]), dtype)).float()
-            wanted = y[low : low + batch]
+            inputs, wanted = (examples_on(part[low : low + batch], task.device) for part in (x, y))
+            with exactly(task.device):
+                outputs = outputs_of(module, in_dtype(task.prepare(inputs), dtype)).float()
             losses = entropies(outputs, wanted) if tokens else task.losses(outputs, wanted)
-            total += float(losses.double().sum())
+            total += float(losses.to(home(task.device)).double().sum())
             targets += int((wanted != IGNORED).sum()) if tokens else len(wanted)
-            predictions.append(outputs.argmax(-1) if labels else outputs)
+            predictions.append((outputs.argmax(-1) if labels else outputs).cpu())
         return Evaluation(total / max(targets, 1), torch.cat(predictions) if predictions else y[:0])
 
     return evaluate
@@ -230,8 +243,9 @@ def differentiator(task: Task, dtype: torch.dtype) -> Callable[[Tensor, Tensor, 
 
     def gradient(theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
         load_flat(task, module, theta)
-        outputs = outputs_of(module, in_dtype(task.prepare(x), dtype))
-        parts = torch.autograd.grad(task.losses(outputs, y).mean(), parameters, materialize_grads=True)
-        return torch.cat([part.reshape(-1).float() for part in parts])
+        inputs, wanted = (examples_on(part, task.device) for part in (x, y))
+        outputs = outputs_of(module, in_dtype(task.prepare(inputs), dtype))
+        parts = torch.autograd.grad(task.losses(outputs, wanted).mean(), parameters, materialize_grads=True)
+        return torch.cat([part.reshape(-1).float() for part in parts]).to(theta.device)
 
     return gradient

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from sparsefed.core.device import CPU, initial_state
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.rng import check_seed
 from sparsefed.core.signatures import shown
@@ -53,10 +54,12 @@ def aggregate(
     _check_updates(updates)
     d = updates.shape[1]
     sizes = layer_sizes(layers, d, "updates have")
-    context = Context(0, 1.0, check_seed(seed), _vector("theta", theta, d), sizes, _vector("root", root, d))
-    if context.theta is not None and not bool(torch.isfinite(context.theta).all()):
+    device = updates.device if isinstance(updates, Tensor) else CPU
+    own, server = _vector("theta", theta, d, device), _vector("root", root, d, device)
+    if own is not None and not bool(torch.isfinite(own).all()):
         raise ConfigError("theta holds numbers that are not finite; give the model that the updates are of")
-    step = defense.step(defense.init(d), as_blocks(updates, _block_size(updates)), context)
+    context = Context(0, 1.0, check_seed(seed), own, sizes, server)
+    step = defense.step(initial_state(defense, d, device), as_blocks(updates, _block_size(updates)), context)
     require_finite(name, step.delta)
     return step.delta if isinstance(updates, Tensor) else step.delta.numpy()
 
@@ -68,14 +71,14 @@ def _block_size(updates: npt.NDArray[Any] | Tensor) -> int:
     return n if as_it_is else max(1, min(n, BLOCK_BYTES // (4 * d)))
 
 
-def _vector(name: str, given: npt.NDArray[Any] | Tensor | None, d: int) -> Tensor | None:
+def _vector(name: str, given: npt.NDArray[Any] | Tensor | None, d: int, device: torch.device) -> Tensor | None:
     if given is None:
         return None
     require_numbers(name, given, "[d]")
     if tuple(given.shape) != (d,):
         raise ConfigError(f"{name} has shape {list(given.shape)}, but must be [{d}], one number a coordinate")
     (block,) = as_blocks(given[None], 1)
-    return block.tensor[0]
+    return block.tensor[0].to(device)
 
 
 def _check_updates(updates: object) -> None:

@@ -198,7 +198,7 @@ def _mean(blocks: Iterable[Block], context: Context) -> Tensor:
     count = 0.0
     for block in blocks:
         weights = weights_in(block)
-        weights = torch.ones(block.size, dtype=torch.float64) if weights is None else weights
+        weights = block.norms().new_ones(block.size) if weights is None else weights
         # A block without a usable row is summed too: its zero vector has the number of coordinates.
         part = block.weighted_sum(weights)
         # In place: a new vector for each block would fragment the heap.

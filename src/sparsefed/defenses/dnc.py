@@ -110,6 +110,6 @@ def lowest(scores: Tensor, senders: IntArray, keep: int) -> Tensor:
     largest = float(scores.max())
     steps = (scores / (EQUAL * largest)).round() if largest > 0 else scores
     order = np.lexsort((senders, steps.cpu().numpy()))
-    kept = torch.zeros(len(scores), dtype=torch.bool)
-    kept[torch.from_numpy(order[:keep])] = True
-    return kept.to(scores.device)
+    kept = torch.zeros(len(scores), dtype=torch.bool, device=scores.device)
+    kept[torch.from_numpy(order[:keep]).to(scores.device)] = True
+    return kept

@@ -113,7 +113,7 @@ def alphas(similarity: Tensor, kappa: float) -> Tensor:
 def remembered(state: State, new: Histories, round: int, remember: int) -> State:
     """Return the new state; unchanged histories are shared with the old one, not copied."""
     merged = {**state, **{f"history.{s}": history for s, history in new.items()}}
-    merged |= {f"seen.{s}": torch.tensor(float(round)) for s in new}
+    merged |= {f"seen.{s}": torch.tensor(float(round), device=history.device) for s, history in new.items()}
     seen = {int(name.removeprefix("seen.")): float(t) for name, t in merged.items() if name.startswith("seen.")}
     latest = sorted(seen, key=lambda s: (seen[s], s), reverse=True)[:remember]
     return {f"{kind}.{s}": merged[f"{kind}.{s}"] for kind in ("history", "seen") for s in sorted(latest)}

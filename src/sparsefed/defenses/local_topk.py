@@ -122,4 +122,4 @@ def _remembered(state: State, fresh: Mapping[int, Tensor], remember: int) -> Sta
     order = [*absent, *sorted(fresh)]
     kept = order[max(0, len(order) - remember) :]
     memories = {f"{MEMORY}{s}": fresh[s] if s in fresh else state[f"{MEMORY}{s}"] for s in kept}
-    return {SEEN: torch.tensor(kept, dtype=torch.int64), **memories}
+    return {SEEN: torch.tensor(kept, dtype=torch.int64, device=state[SEEN].device), **memories}

@@ -42,6 +42,7 @@ from sparsefed.engines.several_steps import (
     operations,
     stackable,
 )
+from sparsefed.engines.transfer import batch_on, batches_on
 from sparsefed.engines.unfused import unfused
 from sparsefed.kernels.blocks import RowsBlock
 
@@ -75,19 +76,20 @@ def stacked(task: Task, dtype: torch.dtype = torch.float32, budget: int = MEMORY
 
 def _several(task: Task, dtype: torch.dtype, budget: int, way: Way) -> Engine:
     """Return the engine for several local steps; not for random layers, which share one generator across threads."""
-    modules = [working_copy(task, dtype).train() for _ in range(torch.get_num_threads())]
+    threads = torch.get_num_threads() if task.device.type == "cpu" else 1
+    modules = [working_copy(task, dtype).train() for _ in range(threads)]
     first = None if unknown_layers(task) else fused(task, dtype, budget // 2)
     limits: list[float] = []  # examples per step up to which clients are stacked, once known
     most = min(STACKED, budget // (160 * task.d))  # each thread's stack holds weights, gradients and copies of both
 
     def compute(theta: Tensor, cohort: Cohort, step: LocalStep) -> Iterator[Updates]:
         if not limits:
-            limits.append(_stack_up_to(task, theta, few(cohort), way) if most > 1 else 0.0)
+            limits.append(_stack_up_to(task, theta, batch_on(few(cohort), task.device), way) if most > 1 else 0.0)
         example = 4.0 * cohort.gather(cohort.ids[:1]).x[0].numel()
-        for ids in split(cohort, 4.0 * task.d, 2 * example, budget // 2):
-            batch = cohort.gather(ids)
+        blocks = split(cohort, 4.0 * task.d, 2 * example, budget // 2)
+        for ids, batch in batches_on(cohort.gather, blocks, task.device):
             devices = devices_of(task, ids, batch, step, dtype)
-            block = StepBlock(task, theta, step, torch.zeros(len(ids), task.d))
+            block = StepBlock(task, theta, step, theta.new_zeros(len(ids), task.d))
             if first is not None and not (step.plan.momentum or step.plan.adam):  # these need the first gradient too
                 devices = _begin(block, first, first_batch(batch, devices), devices)
             go_on(block, devices, modules, _stacking(limits[0], step.plan, most))

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from sparsefed.core.device import CPU
 from sparsefed.core.engine import MEMORY_BUDGET, Cohort, Engine, LocalStep, few, one_step, split
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.inputs import in_dtype, outputs_of
@@ -30,6 +31,7 @@ from sparsefed.engines.attention import attention_known, open_attention
 from sparsefed.engines.layers import LAYERS, Call, Group, Layer, bias_rows, folded_call, per_client_sum
 from sparsefed.engines.loop import client_rows, loop
 from sparsefed.engines.recurrent import open_recurrent
+from sparsefed.engines.transfer import batch_on, batches_on
 from sparsefed.kernels.rows import row_moments, weighted_sum
 
 log = logging.getLogger(__name__)
@@ -90,7 +92,7 @@ class Ghost:
     def weighted_sum(self, weights: Tensor) -> Tensor:
         assert self._layer.total is not None
         call = self._call
-        sizes = torch.tensor([q.size for q in call.groups for _ in range(q.members)])
+        sizes = torch.tensor([q.size for q in call.groups for _ in range(q.members)], device=weights.device)
         spread = torch.repeat_interleave(weights, sizes).view(-1, *[1] * (call.g.dim() - 1))
         scaled = (call.g * spread.float()).to(call.g.dtype)  # rounded once per entry, not once per client
         if bool((weights == 0).any()):  # 0 * nan is nan: zero the skipped clients on both sides
@@ -117,7 +119,7 @@ class FusedBlock:
 
     def norms(self) -> Tensor:
         """Return |scale (g + w theta)|, from |g|^2, <g, theta> and |theta|^2."""
-        decay, squared = self._step.weight_decay, torch.zeros(self._size, dtype=torch.float64)
+        decay, squared = self._step.weight_decay, self._theta.new_zeros(self._size, dtype=torch.float64)
         for piece in self._pieces:
             squares, dots = piece.moments(self._theta[piece.slot.start : piece.slot.stop])
             squared += squares + 2 * decay * dots
@@ -132,7 +134,7 @@ class FusedBlock:
 
     def rows(self) -> Tensor:
         out, base = (
-            torch.empty(self._size, len(self._theta)),
+            self._theta.new_empty(self._size, len(self._theta)),
             self._theta * (self._step.scale * self._step.weight_decay),
         )
         if sum(piece.slot.stop - piece.slot.start for piece in self._pieces) < len(base):
@@ -196,10 +198,10 @@ def _groups(sizes: IntArray) -> tuple[Group, ...]:
 class _Recording:
     """A collector of the pieces of one batched pass, with forward hooks on layers that own trained parameters."""
 
-    def __init__(self, slots: dict[int, Slot], groups: tuple[Group, ...]) -> None:
+    def __init__(self, slots: dict[int, Slot], groups: tuple[Group, ...], device: torch.device = CPU) -> None:
         self._slots, self._groups = slots, groups  # slots by id(parameter)
         self._uses: dict[str, int] = {}
-        self.anchor = torch.zeros(0, requires_grad=True)
+        self.anchor = torch.zeros(0, device=device, requires_grad=True)
         self.apart = False  # whether examples go through the model one by one, under `vmap`
         self.pieces: dict[str, Direct | Ghost] = {}
 
@@ -303,13 +305,13 @@ def _fused_block(
     task: Task, ready: Prepared, theta: Tensor, ids: IntArray, batch: Batch, step: LocalStep
 ) -> FusedBlock:
     """Run one batched pass; the copy already holds `theta`."""
-    recording = _Recording(ready.slots, _groups(batch.sizes))
+    recording = _Recording(ready.slots, _groups(batch.sizes), theta.device)
     dtype = dict(ready.module.named_parameters())[task.slots[0].name].dtype
     inputs = in_dtype(task.prepare(batch.x), dtype)
     spread = {name: _spread(parameter, len(batch.y)) for name, (parameter, _) in ready.plain.items()}
     with _recorded(ready, recording):
         outputs = _apart(ready, recording, inputs, spread) if ready.apart else outputs_of(ready.module, inputs)
-    shares = torch.from_numpy(1 / np.repeat(batch.sizes, batch.sizes)).float()
+    shares = torch.from_numpy(1 / np.repeat(batch.sizes, batch.sizes)).float().to(theta.device)
     (task.losses(outputs, batch.y) * shares).sum().backward()  # type: ignore[no-untyped-call]
     for name, each in spread.items():
         if each.grad is not None:
@@ -329,7 +331,7 @@ def _apart(ready: Prepared, recording: _Recording, inputs: Tensor, spread: dict[
     One pass all the same: `vmap` computes layers whose weights are common as a batch.
     """
     recording.apart = True
-    anchors = torch.zeros(len(inputs), 0, requires_grad=True)
+    anchors = torch.zeros(len(inputs), 0, device=recording.anchor.device, requires_grad=True)
 
     def alone(anchor: Tensor, parameters: dict[str, Tensor], x: Tensor) -> Tensor:
         recording.anchor = anchor
@@ -374,8 +376,12 @@ def fused(
         load_flat(task, copy.module, theta)
         width = torch.finfo(dtype).bits // 8
         with seeded_layers(copy.module, step.seed):
-            for ids in split(cohort, float(width * task.d), cost, budget):
-                yield _fused_block(task, copy, theta, ids, cohort.gather(ids), step)
+            blocks = split(cohort, float(width * task.d), cost, budget)
+            for ids, batch in batches_on(cohort.gather, blocks, task.device):
+                block = _fused_block(task, copy, theta, ids, batch, step)
+                del batch  # its memory must be free while the block is used, and the block's while the next is computed
+                yield block
+                del block
 
     return compute
 
@@ -386,7 +392,7 @@ def _tried(task: Task, theta: Tensor, cohort: Cohort, dtype: torch.dtype) -> tup
     A layer used in a way that hooks cannot see (its weight used outside `forward`, an input overwritten) shows up here,
     and so does one that sees its examples along another axis, or all alike: these are computed apart.
     """
-    batch = few(cohort)
+    batch = batch_on(few(cohort), task.device)
     slow = working_copy(task, torch.float32).train(not draws(task.template))
     load_flat(task, slow, theta)
     truth = client_rows(task, slow, theta, batch, LocalStep(1.0, 0.0))

@@ -325,10 +325,11 @@ def _embedding_g(call: Call, g: Tensor) -> Tensor:
 def _embedding_rows(call: Call) -> Tensor:
     layer: nn.Embedding = call.layer  # type: ignore[assignment]
     g = _embedding_g(call, call.g).float()
-    rows = torch.zeros(call.clients * layer.num_embeddings, layer.embedding_dim)
+    rows = g.new_zeros(call.clients * layer.num_embeddings, layer.embedding_dim)
     for q in call.groups:
         tokens = by_client(call.a[..., None], q)[..., 0]
-        first = torch.arange(q.clients.start, q.clients.stop).unsqueeze(1) * layer.num_embeddings
+        clients = torch.arange(q.clients.start, q.clients.stop, device=g.device)
+        first = clients.unsqueeze(1) * layer.num_embeddings
         rows.index_add_(0, (tokens + first).flatten(), by_client(g, q).flatten(0, 1))
     return rows.view(call.clients, layer.num_embeddings, layer.embedding_dim)
 
@@ -343,7 +344,7 @@ def _embedding_norms(call: Call) -> Tensor:
 
 def _embedding_total(call: Call, g: Tensor) -> Tensor:
     layer: nn.Embedding = call.layer  # type: ignore[assignment]
-    total = torch.zeros(layer.num_embeddings, layer.embedding_dim)
+    total = torch.zeros(layer.num_embeddings, layer.embedding_dim, device=g.device)
     return total.index_add_(0, call.a.flatten(), _embedding_g(call, g).float().flatten(0, -2))
 
 

@@ -25,6 +25,7 @@ from sparsefed.core.rng import integer_seed
 from sparsefed.core.task import Task, load_flat, seeded_layers, working_copy
 from sparsefed.core.types import Batch, Block, IntArray
 from sparsefed.engines.moments import Moments
+from sparsefed.engines.transfer import batches_on
 from sparsefed.kernels.blocks import RowsBlock
 
 
@@ -36,20 +37,26 @@ def loop(task: Task, dtype: torch.dtype = torch.float32, budget: int = MEMORY_BU
         if is_one_batch(step.plan):
             cohort, step = one_batch(cohort, step), step._replace(plan=ONE_STEP)
         if not one_step(step.plan, cohort.sizes):
-            for ids in split(cohort, 4.0 * task.d, 0.0, budget):
-                yield RowsBlock(trained_rows(task, module, theta, ids, cohort.gather(ids), step), ids)
+            for ids, batch in batches_on(cohort.gather, split(cohort, 4.0 * task.d, 0.0, budget), task.device):
+                rows = trained_rows(task, module, theta, ids, batch, step)
+                del batch
+                yield RowsBlock(rows, ids)
+                del rows  # its memory must be free while the next is computed
             return
         load_flat(task, module, theta)
         with seeded_layers(module, step.seed):
-            for ids in split(cohort, 4.0 * task.d, 0.0, budget):
-                yield RowsBlock(client_rows(task, module, theta, cohort.gather(ids), step), ids)
+            for ids, batch in batches_on(cohort.gather, split(cohort, 4.0 * task.d, 0.0, budget), task.device):
+                rows = client_rows(task, module, theta, batch, step)
+                del batch
+                yield RowsBlock(rows, ids)
+                del rows
 
     return compute
 
 
 def client_rows(task: Task, module: nn.Module, theta: Tensor, batch: Batch, step: LocalStep) -> Tensor:
     """Return the updates of a batch's clients [m, d], one after the other; `module` already holds `theta`."""
-    rows = torch.empty(len(batch.sizes), task.d)
+    rows = theta.new_empty(len(batch.sizes), task.d)
     stops = np.cumsum(batch.sizes)
     for i, (size, stop) in enumerate(zip(batch.sizes, stops, strict=True)):
         rows[i] = _gradient(task, module, batch.x[stop - size : stop], batch.y[stop - size : stop])
@@ -62,7 +69,7 @@ def trained_rows(task: Task, module: nn.Module, theta: Tensor, ids: IntArray, ba
     theta_local <- theta_local - rate d,  d = gradient + weight_decay theta_local + prox (theta_local - theta),
     or with local momentum or Adam their step in place of d.
     """
-    rows = torch.empty(len(batch.sizes), task.d)
+    rows = theta.new_empty(len(batch.sizes), task.d)
     stops = np.cumsum(batch.sizes)
     for i, (device, size, stop) in enumerate(zip(ids.tolist(), batch.sizes.tolist(), stops.tolist(), strict=True)):
         x, y, local = batch.x[stop - size : stop], batch.y[stop - size : stop], theta

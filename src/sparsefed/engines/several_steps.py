@@ -140,7 +140,7 @@ def walk_together(block: StepBlock, module: nn.Module, devices: Sequence[Device]
     """Take the remaining steps of clients of equal size, all clients at once."""
     names, start = [slot.name for slot in block.task.slots], block.parts(block.theta)
     dtype = dict(module.named_parameters())[names[0]].dtype
-    members = torch.tensor([device.row for device in devices])
+    members = torch.tensor([device.row for device in devices], device=block.rows.device)
     local = [first - moved for first, moved in zip(start, block.parts(block.rows[members]), strict=True)]
     x, y = torch.stack([device.x for device in devices]), torch.stack([device.y for device in devices])
 
@@ -160,7 +160,8 @@ def walk_together(block: StepBlock, module: nn.Module, devices: Sequence[Device]
 
 def _chosen(x: Tensor, y: Tensor, each: Sequence[Turn]) -> tuple[Tensor, Tensor]:
     index = torch.from_numpy(np.stack([turn.examples for turn in each if turn.examples is not None]))
-    member = torch.arange(len(x)).unsqueeze(1)
+    member = torch.arange(len(x), device=x.device).unsqueeze(1)
+    index = index.to(x.device)
     return x[member, index], y[member, index]
 
 
@@ -172,7 +173,7 @@ def stackable(task: Task, theta: Tensor, batch: Batch) -> bool:
     keep = torch.from_numpy((firsts[:, None] + np.arange(smallest)).reshape(-1))
     equal = Batch(batch.x[keep], batch.y[keep], np.full(len(ids), smallest))
     truth = trained_rows(task, working_copy(task, torch.float32).eval(), theta, ids, equal, step)
-    block = StepBlock(task, theta, step, torch.zeros(len(ids), task.d))
+    block = StepBlock(task, theta, step, theta.new_zeros(len(ids), task.d))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")

@@ -22,6 +22,7 @@ from sparsefed.core.task import Task, draws, load_flat, working_copy
 from sparsefed.core.types import Batch, Block
 from sparsefed.engines.loop import client_rows, loop
 from sparsefed.engines.several_steps import PROBE_TOLERANCE, STACK_LIMIT, STACKED, operations, share_out
+from sparsefed.engines.transfer import batch_on, batches_on
 from sparsefed.kernels.blocks import RowsBlock
 
 log = logging.getLogger(__name__)
@@ -34,17 +35,17 @@ def unfused(task: Task, dtype: torch.dtype = torch.float32, budget: int = MEMORY
     """Compute one local step by `vmap` or client by client, whichever the rule expects to be faster."""
     if draws(task.template):
         return loop(task, dtype, budget)  # random layers share one generator across threads
-    modules = [working_copy(task, dtype).train() for _ in range(torch.get_num_threads())]
+    threads = torch.get_num_threads() if task.device.type == "cpu" else 1
+    modules = [working_copy(task, dtype).train() for _ in range(threads)]
     limits: list[float] = []  # examples up to which clients are batched, once known
 
     def compute(theta: Tensor, cohort: Cohort, step: LocalStep) -> Iterator[Block]:
         if not limits:
-            limits.append(_batched_up_to(task, theta, few(cohort)))
+            limits.append(_batched_up_to(task, theta, batch_on(few(cohort), task.device)))
         for module in modules:
             load_flat(task, module, theta)
-        for ids in split(cohort, 4.0 * task.d, 0.0, budget):
-            batch = cohort.gather(ids)
-            rows = torch.empty(len(ids), task.d)
+        for ids, batch in batches_on(cohort.gather, split(cohort, 4.0 * task.d, 0.0, budget), task.device):
+            rows = theta.new_empty(len(ids), task.d)
 
             def work(module: nn.Module, piece: Piece, rows: Tensor = rows) -> None:
                 first, part = piece

@@ -67,7 +67,7 @@ class ScaledBlock:
     def weights(self) -> Tensor | None:
         """The weight of each kept update in a mean, float64; None if all are equal."""
         given: Tensor | None = getattr(self.base, "weights", None)
-        return None if given is None else given[self.kept.cpu()]
+        return None if given is None else given.to(self.kept.device)[self.kept]
 
     @property
     def received(self) -> int:

@@ -52,7 +52,8 @@ class _Transformer(nn.Module):
         self.scores.weight = self.embedding.weight
 
     def forward(self, tokens: Tensor) -> Tensor:
-        places = torch.arange(tokens.shape[1]).expand(tokens.shape)  # a row for each example, for the fused engine
+        places = torch.arange(tokens.shape[1], device=tokens.device)
+        places = places.expand(tokens.shape)  # a row for each example, for the fused engine
         scores: Tensor = self.scores(self.last(self.blocks(self.embedding(tokens) + self.places(places))))
         return scores
 

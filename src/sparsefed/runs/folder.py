@@ -107,7 +107,7 @@ def unfinished(wanted: Mapping[Path, Mapping[str, Any]]) -> dict[Path, bool]:
 def _standing(folder: Path, config: Mapping[str, Any]) -> Literal["nothing", "another", "finished", "unfinished"]:
     if not is_run(folder):
         return "nothing"
-    if load_config(folder) != config:
+    if _anywhere(load_config(folder)) != _anywhere(config):
         return "another"
     return "finished" if _load_manifest(folder).get("status") == "finished" else "unfinished"
 
@@ -185,8 +185,10 @@ def _state(tensors: Mapping[str, Tensor], round: Any) -> ServerState:
 
 
 def _tensors(state: ServerState) -> dict[str, Tensor]:
+    """Return the state as it is saved: in host memory, so that any machine can go on from it."""
     defense = {f"defense.{name}": tensor for name, tensor in state.defense.items()}
-    return {"theta": state.theta, **defense, **{f"{_DEVICE}{name}": tensor for name, tensor in state.devices.items()}}
+    devices = {f"{_DEVICE}{name}": tensor for name, tensor in state.devices.items()}
+    return {name: tensor.cpu() for name, tensor in {"theta": state.theta, **defense, **devices}.items()}
 
 
 def _require_unchanged(folder: Path, fingerprint: str | None) -> None:
@@ -365,8 +367,14 @@ def restore(folder: Path, table: Mapping[str, Any], begin: ServerState) -> tuple
 
 
 def _require_config(folder: Path, table: Mapping[str, Any]) -> None:
-    if load_config(folder) != table:
+    if _anywhere(load_config(folder)) != _anywhere(table):
         raise RunError(f"{folder} holds a run of another config; choose another folder, or overwrite it")
+
+
+def _anywhere(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a config without its device: a checkpoint of one device goes on on another."""
+    train = {key: value for key, value in table.get("train", {}).items() if key != "device"}
+    return {**table, "train": train}
 
 
 def _last_saved(folder: Path, begin: ServerState) -> ServerState:

@@ -19,6 +19,7 @@ from statistics import fmean, median
 
 from sparsefed import config as configs
 from sparsefed import runs
+from sparsefed.core.device import computed_on
 from sparsefed.core.dtypes import computed_in
 from sparsefed.core.errors import ConfigError, RunError
 from sparsefed.core.progress import AtWork, OnProgress, Progress
@@ -68,8 +69,8 @@ def run_plans(
         ledger = Ledger(out, plans)
         run = _Run(plans, out, ledger, on_progress)
         if run.waiting:
-            for dtype in {cell.config.train.dtype for cell in run.waiting}:
-                computed_in(dtype)  # warns here, because what workers print is not shown
+            for dtype, device in {(cell.config.train.dtype, cell.config.train.device) for cell in run.waiting}:
+                computed_in(dtype, computed_on(device))  # warns here, because what workers print is not shown
             live = any(configs.is_live(cell.config) for cell in run.waiting)
             many = min(jobs, len(run.waiting) + run.coming)
             with pool(many, live) if workers is None else nullcontext(workers) as team:

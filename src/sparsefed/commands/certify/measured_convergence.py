@@ -51,7 +51,7 @@ def measure_convergence(
     """
     config = _config(subject, overrides)
     check(config)
-    experiment = configs.build(config)
+    experiment = configs.build(config, computing="cpu")
     loss = objective(experiment.setup, experiment.task.prepare)
     state, deltas = experiment.begin(), []
     points = [loss.at(state.theta, 0)]

@@ -128,7 +128,7 @@ def read(subject: Subject, overrides: Sequence[str] = ()) -> CertificateSource:
 def _source(label: str, config: Config, run: RunRecord | None = None, final: Tensor | None = None) -> CertificateSource:
     server = server_of(config)  # raises for unsupported servers before anything is loaded
     arrays = data.load(configs.dataset(config))
-    experiment = configs.build(config, lambda _: arrays)
+    experiment = configs.build(config, lambda _: arrays, computing="cpu")
     setup = experiment.setup
     # How many local steps a device takes depends on how much data it has.
     if setup.device_lr and not one_step(setup.plan, np.diff(setup.federation.partition.offsets)):

@@ -152,7 +152,7 @@ def _trained(experiment: BuiltSimulation, rounds: int, folder: Path, counter: _C
     state = runs.load_state(folder)
     if state is None or state.round != rounds:
         raise RunError(f"{folder} does not hold a model of {rounds} rounds; delete it, and it is trained again")
-    return state
+    return experiment.placed(state)
 
 
 # --- what the server averages ----------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ def _watched(defense: Defense, keep: Callable[[Gradient], None], device_lr: bool
 
     def step(state: State, blocks: Iterable[Block], context: Context) -> Step:
         done = defense.step(state, blocks, context)
-        keep((done.delta if device_lr else done.delta / context.lr).numpy())
+        keep((done.delta if device_lr else done.delta / context.lr).cpu().numpy())
         return done
 
     return replace(defense, step=step)
