@@ -216,7 +216,7 @@ def _newest(folder: Path) -> float:
     return max(times, default=0.0)
 
 
-def soak(kills: int, seed: int, jobs: tuple[Job, ...] = JOBS, each: int = 8) -> tuple[Counter[str], list[str]]:
+def soak(kills: int, seed: int, jobs: tuple[Job, ...] = JOBS, each: int = 40) -> tuple[Counter[str], list[str]]:
     """Kill jobs in turn until there are enough kills; return the kills of each job, and what went wrong."""
     draw, done, wrong = random.Random(seed), Counter[str](), []
     with tempfile.TemporaryDirectory(prefix="sparsefed-soak-") as place:
