@@ -35,6 +35,7 @@ from sparsefed.sweeps.plan import SweepPlan
 from sparsefed.sweeps.runner import Clock, failures, run_plans
 from sparsefed.sweeps.worker import ABANDONED
 from tests.support.exhibits_tiny import TINY
+from tests.support.forked_workers import fork_workers
 from tests.support.shared import Shared
 
 KILLS = 10
@@ -160,8 +161,11 @@ def _no_workers(jobs: int) -> None:
 # --- kills -----------------------------------------------------------------------------------------------------------
 
 
-def _forked(out: Path) -> tuple[int, int]:
-    """A runner in a process group of its own, and a pipe that says a byte whenever a cell gets on."""
+def _forked(out: Path, with_torch: bool = False) -> tuple[int, int]:
+    """A runner in a process group of its own, and a pipe that says a byte whenever a cell gets on.
+
+    Its workers are fresh processes, or forks that need not load torch before they are at work.
+    """
     ear, mouth = os.pipe()
     child = os.fork()
     if child:
@@ -172,6 +176,8 @@ def _forked(out: Path) -> tuple[int, int]:
         null = os.open(os.devnull, os.O_RDWR)
         for stream in range(3):
             os.dup2(null, stream)
+        if with_torch:
+            fork_workers()
         run_plans([planned()], out, jobs=2, on_progress=functools.partial(_say, mouth))
     finally:
         os._exit(0)
@@ -209,8 +215,8 @@ def _soon(happens: Callable[[], bool], seconds: float = 15.0) -> bool:
 def test_killed_at_random_the_results_are_the_same(undisturbed: Path, tmp_path: Path) -> None:
     draw, cut = rng(0, "kills"), 0
     for kill in range(KILLS):
-        child, ear = _forked(tmp_path)
         at_work = kill % 2 == 0  # every other one dies while a cell is at work, the rest at any moment of starting
+        child, ear = _forked(tmp_path, with_torch=at_work)
         if at_work:
             select.select([ear], [], [], 120)
         time.sleep(draw.uniform(0, 0.4 if at_work else 1.0))
