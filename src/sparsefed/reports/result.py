@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -36,7 +37,11 @@ class Report:
         return None if described is None else described(self)
 
     def document(self) -> Document:
-        """Return the whole result as a document, for any of the renderers."""
+        """Return the whole result as a document, for any of the renderers; it is made once."""
+        return self._document
+
+    @cached_property
+    def _document(self) -> Document:
         return cast("Document", self._describe("document"))
 
     def records(self) -> list[dict[str, Any]]:
