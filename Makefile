@@ -4,6 +4,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
+# Python files are compiled once, not by every process that a target starts.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: demo quick test lint check bench fuzz setup clean help
 
 help:            ## what can be made

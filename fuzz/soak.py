@@ -32,8 +32,10 @@ from typing import NoReturn
 from tests.support.processes import CONFIG
 
 from sparsefed import cli, sweep
+from sparsefed.kernels import rows
+from sparsefed.kernels.compilation import warm_up
 
-PRELOADED = ("torch", "numba", "optuna", "altair", "sparsefed.simulation", "sparsefed.sweeps", "sparsefed.kernels.rows")
+PRELOADED = ("torch", "numba", "optuna", "altair", "sparsefed.simulation", "sparsefed.sweeps")
 ORPHAN_SECONDS = 20.0  # after which a process that is still there counts as an orphan
 
 
@@ -216,7 +218,7 @@ def _newest(folder: Path) -> float:
     return max(times, default=0.0)
 
 
-def soak(kills: int, seed: int, jobs: tuple[Job, ...] = JOBS, each: int = 8) -> tuple[Counter[str], list[str]]:
+def soak(kills: int, seed: int, jobs: tuple[Job, ...] = JOBS, each: int = 40) -> tuple[Counter[str], list[str]]:
     """Kill jobs in turn until there are enough kills; return the kills of each job, and what went wrong."""
     draw, done, wrong = random.Random(seed), Counter[str](), []
     with tempfile.TemporaryDirectory(prefix="sparsefed-soak-") as place:
@@ -252,6 +254,7 @@ def main() -> int:
     os.environ["OMP_NUM_THREADS"] = "1"  # threads of several processes get into each other's way
     for name in PRELOADED:
         importlib.import_module(name)
+    warm_up(rows.rehearse)
     jobs = tuple(job for job in JOBS if not given.jobs or job.name in given.jobs)
     done, wrong = soak(given.kills, given.seed, jobs)
     print(f"{done.total()} kills ({', '.join(f'{name} {count}' for name, count in done.items())}); {len(wrong)} wrong")

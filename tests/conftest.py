@@ -7,6 +7,7 @@ do set their number themselves.
 
 from __future__ import annotations
 
+import gc
 import os
 import tempfile
 from collections.abc import Iterator
@@ -29,17 +30,26 @@ settings.register_profile("quick", settings.get_profile("no clock"), max_example
 settings.load_profile("no clock")
 
 BY_FIXTURE = {"process_server": "process", "tab": "browser"}
-BY_FOLDER = {"processes": "process"}
+BY_FOLDER = {"processes": "process", "browser": "browser"}
+SLOW = ("certificate", "choosing", "exhibits", "experiments", "results", "tune", "twins")  # up to half a minute each
+BY_FILE = {f"test_{name}": "slow" for name in SLOW}  # of commands/: many tests, or whole trainings
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what starts processes or a browser by the fixtures it uses and the folder it is in."""
+    """Mark what starts processes or a browser by its fixtures and its folder, and files that are slow as a whole."""
     for item in items:
         used = getattr(item, "fixturenames", ())
         marks = {mark for name, mark in BY_FIXTURE.items() if name in used}
         marks |= {mark for folder, mark in BY_FOLDER.items() if folder == item.path.parent.name}
+        marks |= {mark for file, mark in BY_FILE.items() if file == item.path.stem}
         for mark in sorted(marks):
             item.add_marker(mark)
+
+
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector from walking over torch and thousands of tests again and again: they stay."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

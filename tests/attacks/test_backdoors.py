@@ -396,6 +396,7 @@ def final(attack: str, threat: dict[str, object], **parameters: object) -> dict[
 ALWAYS: dict[str, object] = {"share": 0.1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", ["BADNETS", "DBA", "EDGE", "REPLACEMENT"])
 def test_nothing_of_it_happens_by_itself(attack: str) -> None:
     """The same model, trained by honest devices only: it knows the digits, and no backdoor."""
@@ -407,6 +408,7 @@ def test_nothing_of_it_happens_by_itself(attack: str) -> None:
     assert found["test_accuracy"] > 0.9 and found["attack_accuracy"] < 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("boost", "clean"), [(1.0, 0.9), (10.0, 0.88)])
 def test_badnets_plants_a_trigger_and_keeps_the_model(boost: float, clean: float) -> None:
     """One device in ten poisons its data: even without boosting at all, the trigger works, and accuracy stays."""
@@ -414,23 +416,27 @@ def test_badnets_plants_a_trigger_and_keeps_the_model(boost: float, clean: float
     assert found["attack_accuracy"] >= 0.95 and found["test_accuracy"] > clean
 
 
+@pytest.mark.slow
 def test_dba_plants_a_trigger_that_no_attacker_ever_showed_whole() -> None:
     found = final("DBA", ALWAYS, boost=1.0)
     assert found["attack_accuracy"] >= 0.98 and found["test_accuracy"] > 0.87
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("top", [0.05, 0.5])
 def test_neurotoxin_plants_a_trigger_beside_the_busy_coordinates(top: float) -> None:
     found = final("NEUROTOXIN", ALWAYS, top=top)
     assert found["attack_accuracy"] >= 0.98 and found["test_accuracy"] > 0.88
 
 
+@pytest.mark.slow
 def test_edge_cases_of_the_test_set_fall_with_those_of_the_training_set() -> None:
     """Only 8 test points are edge cases. Part of the ordinary ones falls with them: a linear model cannot tell."""
     found = final("EDGE", ALWAYS)
     assert found["attack_accuracy"] >= 0.9 and found["test_accuracy"] > 0.8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("attack", "clean"), [("REPLACEMENT", 0.76), ("REPLACEMENT_PATCH", 0.75)])
 @pytest.mark.parametrize("attackers", [1, 3])
 def test_one_round_suffices_for_model_replacement(attack: str, clean: float, attackers: int) -> None:

@@ -357,6 +357,7 @@ def test_the_undefended_mean_learns() -> None:
     assert accuracy() > 0.85
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "attack",
     [
@@ -383,6 +384,7 @@ def test_the_attack_on_krum_leaves_a_mean_alone() -> None:
     assert accuracy(fang_krum.__wrapped__(None)) > 0.85
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("defense", [{"name": "trimmed_mean", "f": 6}, {"name": "median"}], ids=["trimmed", "median"])
 def test_directed_deviation_breaks_trimmed_mean_and_median(defense: dict[str, Any]) -> None:
     """20 % of one-class devices: to chance with full knowledge, to less than half of the test set with partial."""
@@ -394,6 +396,7 @@ def test_directed_deviation_breaks_trimmed_mean_and_median(defense: dict[str, An
 IID = {"data": {**FEDERATION["data"], "partition": "iid"}, "defense": {"name": "krum", "f": 6}}
 
 
+@pytest.mark.slow
 def test_krum_picks_the_attackers_and_falls_to_chance() -> None:
     """Devices are iid, for on one-class devices Krum learns nothing even unattacked."""
     assert accuracy(None, SIX, **IID) > 0.75
@@ -406,6 +409,7 @@ def test_krum_picks_the_attackers_and_falls_to_chance() -> None:
     assert built.evaluate(report.state.theta)["test_accuracy"] <= 0.2
 
 
+@pytest.mark.slow
 def test_krum_is_hurt_by_attackers_who_see_nothing() -> None:
     """20 of 100 who know their own data only: six of 30, with thirty examples in all, guess too badly to do harm."""
     changes = {**IID, "train": {**FEDERATION["train"], "cohort": 100}, "defense": {"name": "krum", "f": 20}}

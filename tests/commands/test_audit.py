@@ -35,7 +35,9 @@ from sparsefed.core.errors import ConfigError
 from sparsefed.defenses import DEFENSES
 from sparsefed.results.matrix import Judgement
 from sparsefed.results.numbers import percent
+from sparsefed.sweeps import pool
 from sparsefed.sweeps.pool import Pool
+from tests.support.forked_workers import FORKING
 from tests.support.pages import BROWSER, Page, Text, browser
 from tests.support.processes import Nursery, Server
 from tests.support.shared import Shared
@@ -573,7 +575,8 @@ def test_a_refused_audit_leaves_nothing_behind(
 
 
 @pytest.mark.process
-def test_a_task_that_is_not_learned_is_none_to_audit(tmp_path: Path) -> None:
+def test_a_task_that_is_not_learned_is_none_to_audit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "subprocess", FORKING)
     config = parsed(train={"cohort": 10, "lr": 1e-9}, rounds=2)
     with pytest.raises(ConfigError, match=r"does not learn .* nothing to defend"):
         audits.run_audit(options_of(config, defenses="clipping", trials=1, seeds=1), tmp_path, 1)

@@ -107,6 +107,7 @@ def assert_same(ours: list[Step], theirs: list[Step]) -> None:
 # Laws, for every rule in the dict.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", RULES)
 @settings(deadline=None, max_examples=8)

@@ -220,6 +220,7 @@ def test_lasa_refuses_layers_that_are_not_the_models() -> None:
 # -------------------------------------------------------------------------------------------------------------- both
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(seed=SEEDS, n=st.integers(1, 12), kind=KINDS, block_size=st.integers(1, 12))
 def test_neither_the_order_of_clients_nor_blocks_matter(seed: int, n: int, kind: str, block_size: int) -> None:

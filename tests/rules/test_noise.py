@@ -247,6 +247,7 @@ def test_an_update_as_long_as_the_clip_norm_counts_as_unclipped() -> None:
     assert defense.budget(done.state, Context(2, 1.0)) == pytest.approx(2 * math.exp(-(0.75 - 0.25)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quantile", [0.2, 0.5, 0.8])
 @pytest.mark.parametrize("start", [1e-2, 1e2])
 def test_the_clip_norm_settles_at_the_quantile(quantile: float, start: float) -> None:
@@ -299,6 +300,7 @@ def test_the_library_doubles_the_sensitivity_in_one_accountant_only() -> None:
     assert twin.gaussian_epsilon(0.5, 1e-5) <= whole <= 1.2 * twin.gaussian_epsilon(0.5, 1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mu", [0.3, 1.0, 2.0])
 @pytest.mark.parametrize("share", [0.01, 0.3])
 def test_a_sampled_round_is_between_the_truth_of_one_pair_and_no_sampling(mu: float, share: float) -> None:

@@ -222,6 +222,7 @@ def binomial_tail(r: int, q: float) -> float:
     return sum(math.comb(r, m) * q**m * (1 - q) ** (r - m) for m in range(r // 2 + 1, r + 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rows", "q"), [(1, 0.25), (3, 0.125), (5, 0.25)])
 def test_an_estimate_fails_no_more_often_than_theory_allows(rows: int, q: float) -> None:
     """P[|estimate - x_i| >= t] <= P[Bin(r, q) > r / 2] with q = |x|^2 / (c t^2), over 3000 draws of the hashes."""

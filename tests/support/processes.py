@@ -2,8 +2,9 @@
 
 A start of Python with torch costs seconds, so most commands are children of a `Nursery`: one process that has imported
 everything and forks, for each command, a process that runs the same entry point with its own arguments, folder, output
-and exit code. Before it forks, numba's compiler has compiled a function that is nobody's, and the script that draws the
-charts of a page has been bundled, in a process of its own: V8 has threads, which a fork does not copy.
+and exit code; the workers of its sweeps are forked from it in turn (`forked_workers`). Before it forks, numba's
+compiler has compiled a function that is nobody's, and the script that draws the charts of a page has been bundled, in a
+process of its own: V8 has threads, which a fork does not copy.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "sparsefed.cli"]
 ENVIRONMENT = {
     **{key: value for key, value in os.environ.items() if not key.startswith(("COLUMNS", "LINES", "PYTHON", "COV"))},
@@ -85,14 +87,16 @@ class Done:
 
 _NURSERY = """
 import json, os, resource, runpy, signal, sys, time, traceback
-import altair, numba, numpy, sklearn.datasets, vl_convert
+import altair, numba, numpy, vl_convert
 import optuna, sqlalchemy, alembic.command
 from sparsefed import cli, config, data, reports, runs
 from sparsefed.cli import catalogue
 from sparsefed.reports import progress_view, to_html, to_terminal
 from sparsefed.cli.app import console, errors
 from sparsefed.commands import certify, choose_k, tune
+from tests.support.forked_workers import fork_workers
 
+fork_workers()
 answers = os.dup(1)
 
 @numba.njit(nogil=True)
@@ -132,7 +136,13 @@ def child(order):
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, and the command would respect that
     sys.argv = [order["module"] or "sparsefed", *order["args"]]
     try:
-        runpy.run_module(order["module"], run_name="__main__", alter_sys=True) if order["module"] else cli.main()
+        if order["script"]:
+            sys.path.insert(0, os.path.dirname(order["script"]))
+            runpy.run_path(order["script"], run_name="__main__")
+        elif order["module"]:
+            runpy.run_module(order["module"], run_name="__main__", alter_sys=True)
+        else:
+            cli.main()
     except SystemExit as end:
         return end.code or 0
     except BaseException:
@@ -187,19 +197,37 @@ class Nursery:
     def __init__(self, server: Server, folder: Path, **environment: str) -> None:
         self.server, self._folder, self._environment, self._count = server, folder, environment, 0
 
-    def start(self, *args: str | Path, cwd: Path | None = None, largest: int = 0, module: str = "") -> Command:
-        """A running `sparsefed ARGS`, or `python -m MODULE ARGS`; no file it writes exceeds `largest` bytes."""
+    def start(
+        self,
+        *args: str | Path,
+        cwd: Path | None = None,
+        largest: int = 0,
+        module: str = "",
+        script: str | Path = "",
+    ) -> Command:
+        """A running `sparsefed ARGS`, `python -m MODULE ARGS` or `python SCRIPT`.
+
+        No file that it writes exceeds `largest` bytes.
+        """
         self._count += 1
         out, err = (self._folder / f"{self._count}.{kind}" for kind in ("out", "err"))
         out.touch()
         err.touch()
         order = {"args": [str(arg) for arg in args], "cwd": str(cwd or self._folder), "largest": largest}
-        order |= {"module": module}
+        order |= {"module": module, "script": str(script)}
         order |= {"out": str(out), "err": str(err), "env": self._environment}
         return Command(self.server, self.server.ask(order), out, err)
 
     def run(self, *args: str | Path, seconds: float = 60, **how: Any) -> Done:
         return self.start(*args, **how).wait(seconds)
+
+    def script(self, script: str | Path) -> str:
+        """What a Python script prints: a file's path, or its text."""
+        if isinstance(script, str):
+            (self._folder / "script.py").write_text(script, encoding="utf-8")
+        done = self.run(script=self._folder / "script.py" if isinstance(script, str) else script, seconds=300)
+        assert done.code == 0, done.err
+        return done.out
 
 
 @dataclass(frozen=True)
@@ -229,6 +257,7 @@ def server() -> Iterator[Server]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
+        cwd=ROOT,
         env={**ENVIRONMENT, "COLUMNS": "100"},
     ) as process:
         yield Server(process)

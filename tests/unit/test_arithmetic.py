@@ -17,8 +17,10 @@ from sparsefed.commands.reproduce.grid import plan
 from sparsefed.commands.reproduce.run import run_exhibits
 from sparsefed.core import dtypes as arithmetic
 from sparsefed.core.dtypes import computed_in, has_bfloat16
+from sparsefed.sweeps import pool
 from tests.support.configs import BASE, experiment, run
 from tests.support.exhibits_tiny import TINY
+from tests.support.forked_workers import FORKING
 
 SENTENCE = "this processor has no bfloat16: computing in float32"
 
@@ -57,6 +59,7 @@ def test_where_there_is_bfloat16_it_is_used(monkeypatch: pytest.MonkeyPatch, cap
     assert not said(caplog)
 
 
+@pytest.mark.slow
 def test_where_there_is_none_it_is_float32_and_one_line_says_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -76,7 +79,8 @@ def test_the_runner_says_it_for_its_workers(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     without(monkeypatch)
-    short = TINY.replace("set.rounds = 24", "set.rounds = 8")
+    monkeypatch.setattr(pool, "subprocess", FORKING)
+    short = TINY.replace("set.rounds = 24", "set.rounds = 2")
     half = short.replace("set.train = { cohort = 10", 'set.train = { dtype = "bfloat16", cohort = 10')
     run_exhibits([plan(reading.parse("tiny", half), "smoke")], tmp_path, 1)
     assert [sentence.startswith(SENTENCE) for sentence in said(caplog)] == [True]

@@ -234,6 +234,7 @@ def one_by_one(engine: Engine) -> Engine:
     return compute
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["loop", "fused"])
 def test_blocks_do_not_change_what_is_trained_on(engine: str) -> None:
     ours = built(train={**BASE["train"], "engine": engine})

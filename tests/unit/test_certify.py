@@ -299,6 +299,7 @@ ATTACKS: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", ATTACKS)
 @pytest.mark.parametrize("server", SERVERS)
 def test_the_products_servers_keep_what_is_certified(server: str, attack: str) -> None:
@@ -466,6 +467,7 @@ GROWING: dict[str, Callable[[ThreatSchedule, float], ThreatSchedule]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", GROWING)
 @FEWER
 @given(protocol=protocols(), more=st.floats(1, 3))
@@ -530,6 +532,7 @@ def test_from_half_of_the_mass_lost_the_theorem_says_no_more_than_clipping() -> 
     assert recursion(uniform(100, 5, [0.1] * 20, 1, 1e-6, 1e-6, omega=0.01)).log < movement(protocol) - 0.5
 
 
+@pytest.mark.slow
 def test_the_documents_chart_shows_the_bounds_and_an_attack() -> None:
     """The script behind docs/charts/certificate.svg: the attack is on the capped recursion, above the paper's form."""
     script = runpy.run_path(str(Path(__file__).parents[2] / "docs/charts/certificate.py"))

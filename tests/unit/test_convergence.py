@@ -227,6 +227,7 @@ VECTORS = st.integers(1, 10).flatmap(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", ["paper", "authors-2021-05", "authors-2021-08"])
 @settings(deadline=None, max_examples=60)
 @given(VECTORS, st.data(), st.sampled_from([2.0, 1.0, 0.125]))
@@ -296,6 +297,7 @@ def autograd(theta: Tensor) -> tuple[float, Tensor, list[Tensor]]:
     return float(f.detach()), torch.autograd.grad(f, layer)[0], each
 
 
+@pytest.mark.slow
 def test_what_is_looked_at_is_the_objective_of_uniform_cohorts(found: Convergence) -> None:
     loss, gradient, each = autograd(configs.build(settings_of()).theta)
     point = found.points[0]
@@ -410,6 +412,7 @@ def test_the_default_momentum_is_refused() -> None:
 # --- told ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_page_tells_what_was_found(found: Convergence, tmp_path: Path) -> None:
     page, numbers = found.save(tmp_path / "new")
     text = page.read_text()

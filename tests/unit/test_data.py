@@ -111,6 +111,7 @@ def test_digits_need_no_fetching(cache: Path) -> None:
     assert lines == ["digits comes with scikit-learn; there is nothing to fetch."] and not cache.exists()
 
 
+@pytest.mark.slow
 def test_fmnist_is_the_real_one() -> None:
     if data.status("fmnist").state == "missing":
         pytest.skip("Fashion-MNIST is not on this machine: run `sparsefed data fetch fmnist`")

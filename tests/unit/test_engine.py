@@ -250,6 +250,7 @@ def test_embedding(sizes: list[int], vocabulary: int, padded: bool, seed: int) -
     assert_same(make_task(seeded(Net, seed)), cohort, LocalStep(1.0, 0.05))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(MODELS.keys() - TEXT_MODELS))  # those for text: test_text.py
 def test_every_model_is_fused(name: str) -> None:
     params = {"width": 4} if name.startswith("resnet") else {}

@@ -10,10 +10,19 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.processes import Nursery, Server
+
 ROOT = Path(__file__).parents[2]
 
 
-def run(code: str, cwd: Path) -> str:
+@pytest.fixture
+def nursery(process_server: Server, tmp_path: Path) -> Nursery:
+    """Scripts forked from a process that has imported torch."""
+    return Nursery(process_server, tmp_path)
+
+
+def started(code: str, cwd: Path) -> str:
+    """What a script prints that is started as a person does it."""
     done = subprocess.run([sys.executable, "-c", code], cwd=cwd, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -24,16 +33,16 @@ def run(code: str, cwd: Path) -> str:
 def test_the_quick_start_is_short_and_shows_a_defense_that_helps(tmp_path: Path) -> None:
     text = (ROOT / "examples" / "quick_start.py").read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 15
-    out = run(f"import torch; torch.default_generator.manual_seed(0)\n{text}", tmp_path)
+    out = started(f"import torch; torch.default_generator.manual_seed(0)\n{text}", tmp_path)
     undefended, sparsefed = (float(line.split()[-1].rstrip("%")) for line in out.splitlines())
     assert undefended > sparsefed + 30
 
 
 @pytest.mark.slow
 @pytest.mark.process
-def test_adapters_are_all_that_is_trained_and_the_defense_keeps_them_useful(tmp_path: Path) -> None:
+def test_adapters_are_all_that_is_trained_and_the_defense_keeps_them_useful(nursery: Nursery) -> None:
     text = (ROOT / "examples" / "adapters.py").read_text(encoding="utf-8")
-    lines = run(text, tmp_path).splitlines()
+    lines = nursery.script(text).splitlines()
     assert [line.split()[0] for line in lines] == ["undefended", "sparsefed"]
     for line in lines:
         trained, everything = map(int, re.findall(r"(\d+) of (\d+) parameters", line)[0])
@@ -47,9 +56,9 @@ def test_adapters_are_all_that_is_trained_and_the_defense_keeps_them_useful(tmp_
 
 @pytest.mark.slow
 @pytest.mark.process
-def test_the_sweep_ends_in_a_table_and_a_figure(tmp_path: Path) -> None:
+def test_the_sweep_ends_in_a_table_and_a_figure(nursery: Nursery, tmp_path: Path) -> None:
     text = (ROOT / "examples" / "sweep.py").read_text(encoding="utf-8").replace("rounds=60", "rounds=4")
-    out = run(text.replace("[0, 1, 2]", "[0]"), tmp_path)
+    out = nursery.script(text.replace("[0, 1, 2]", "[0]"))
     assert "attack_accuracy" in out and (tmp_path / "runs" / "sweep.html").stat().st_size > 1000
 
 
@@ -60,7 +69,7 @@ def test_the_python_of_the_readme_runs(tmp_path: Path) -> None:
     small = first.replace("rounds=20", "rounds=2")
     server = second.split("# The commands")[0]
     d = "sum(p.numel() for p in model.parameters())"
-    out = run(f"{small}\nupdates = torch.randn(20, {d})\n{server}\nprint(len(step.delta))", tmp_path)
+    out = started(f"{small}\nupdates = torch.randn(20, {d})\n{server}\nprint(len(step.delta))", tmp_path)
     assert "attack_accuracy" in out and (tmp_path / "server.safetensors").exists()
 
 
@@ -75,7 +84,7 @@ def test_the_notebook_was_executed_and_still_compiles() -> None:
 
 @pytest.mark.slow
 @pytest.mark.process
-def test_the_code_of_the_notebook_runs(tmp_path: Path) -> None:
+def test_the_code_of_the_notebook_runs(nursery: Nursery) -> None:
     cells = json.loads((ROOT / "examples" / "first_steps.ipynb").read_text(encoding="utf-8"))["cells"]
     code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
-    run(code.replace("rounds=60", "rounds=4").replace("evaluate_every=20", "evaluate_every=2"), tmp_path)
+    nursery.script(code.replace("rounds=60", "rounds=4").replace("evaluate_every=20", "evaluate_every=2"))

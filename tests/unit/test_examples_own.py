@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import pytest
 from sparsefed import attacks, config, defenses
 from sparsefed.cli.catalogue import catalogue
 from sparsefed.commands.tune.space import search_space
+from tests.support.processes import Nursery, Server
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ("own_defense", "own_attack", "server_loop")
@@ -61,24 +61,16 @@ def test_a_page_leads_from_nothing_to_what_is_listed_run_and_tuned(
 @pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_an_example_runs_by_itself(example: str) -> None:
-    path = os.pathsep.join([str(ROOT / "examples"), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / f"{example}.py")],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        env={**os.environ, "PYTHONPATH": path},
-    )
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+def test_an_example_runs_by_itself(process_server: Server, tmp_path: Path, example: str) -> None:
+    out = Nursery(process_server, tmp_path).script(ROOT / "examples" / f"{example}.py")
+    lines = out.splitlines()
     if example == "own_defense":
         assert "-19" in lines[0] and "+1.0" in lines[1]
     elif example == "own_attack":
         bad, good = (float(re.findall(r"([\d.]+)%", line)[0]) for line in lines)
         assert good > 80 > bad
     else:
-        assert len(lines) == 3 and "dropped (0,)" in done.stdout
+        assert len(lines) == 3 and "dropped (0,)" in out
 
 
 @pytest.mark.process

@@ -242,6 +242,7 @@ def test_the_keyed_permutation_is_pointwise_and_stays_inside(size: int, key: int
     assert ((together >= 0) & (together < size)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [6, 9])
 def test_the_keyed_permutation_sends_two_neighbours_anywhere(size: int) -> None:
     """Where 0 and 1 land under 5000 keys, seed 6: chi-square over the size (size - 1) pairs within 5 sigma."""
@@ -278,6 +279,7 @@ def test_uniform_draws_n_different_devices(devices: int, data: st.DataObject, se
     assert ((cohort >= 0) & (cohort < devices)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SAMPLING)
 def test_devices_and_pairs_of_devices_meet_equally_often(name: str) -> None:
     """4000 cohorts of 3 of 9, seed 5: chi-square of singles (epoch: of first cohorts only) and of pairs.

@@ -62,6 +62,7 @@ rounds = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(rounds, st.integers(1, 9), st.integers(1, 9) | st.none(), st.sampled_from([0.0, 0.5, 0.9]), st.booleans())
 def test_the_recursion_in_logarithms_is_the_plain_one(
@@ -301,6 +302,7 @@ KINDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_attack_gets_beyond_the_radii_or_flips_a_certified_point(kind: str) -> None:
     given = federations(sum(map(ord, kind)), *KINDS[kind])

@@ -139,6 +139,7 @@ def quotients(theta: Tensor, free: Tensor, x: Tensor, y: Tensor) -> Tensor:
     return change / (theta - other).abs().flatten(1).sum(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("classes", [2, 3, 5])
 def test_c_is_a_quarter_for_inputs_from_0_to_1(classes: int) -> None:
     """Climbing over both models and the input comes within 1 % of 1/4, and never above."""
@@ -166,6 +167,7 @@ def test_c_of_the_data_is_approached_and_never_exceeded(seed: int) -> None:
     assert layer.c * 0.98 < best <= layer.c * (1 + 1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_no_pair_of_models_exceeds_any_constant(seed: int) -> None:
     raw = normal(6, 3, seed=seed) * 2
@@ -189,6 +191,7 @@ def test_no_pair_of_models_exceeds_any_constant(seed: int) -> None:
     assert longest <= clip_free(layer)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("k", [2, 4, None])
 @pytest.mark.parametrize("clip_norm", [0.3, 1.0, math.inf])
 def test_no_pair_of_models_exceeds_the_growth(k: int | None, clip_norm: float) -> None:
@@ -271,6 +274,7 @@ def test_on_a_quadratic_the_estimate_is_the_largest_entry(d: int, seed: int) -> 
     assert found.samples % d == 0 and found.samples >= d * (d + 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_on_a_softmax_layer_the_estimate_comes_from_below(seed: int) -> None:
     raw = normal(4, 3, seed=seed)

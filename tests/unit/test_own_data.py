@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from sparsefed.config import build, parse
 from sparsefed.core.errors import DataError
 from sparsefed.core.types import Arrays
 from sparsefed.data.own import from_arrays, from_folder, from_huggingface
+from tests.support.processes import Nursery, Server
 
 draw = np.random.default_rng(11)
 X = draw.integers(0, 256, (20, 6, 5, 3), np.uint8)
@@ -327,8 +326,8 @@ def test_a_config_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.slow
 @pytest.mark.process
-def test_the_example_learns() -> None:
+def test_the_example_learns(process_server: Server, tmp_path: Path) -> None:
     script = Path(__file__).parents[2] / "examples" / "own_data.py"
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
-    assert float(done.stdout.rsplit(" ", 1)[1].rstrip("%\n")) > 95
+    printed = Nursery(process_server, tmp_path).script(script)
+    assert float(printed.rsplit(" ", 1)[1].rstrip("%\n")) > 95
     assert len(script.read_text().splitlines()) < 50

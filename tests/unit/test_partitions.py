@@ -62,6 +62,7 @@ def test_c_class_deals_all_and_every_device_has_c_classes(counts: list[int], dat
         assert max(shards) - min(shards) <= 1
 
 
+@pytest.mark.slow
 @given(counts=class_sizes, data=st.data(), seed=seeds)
 def test_c_class_with_a_size_keeps_it_and_shares_it_evenly(counts: list[int], data: st.DataObject, seed: int) -> None:
     labels = labelled(counts)
@@ -239,6 +240,7 @@ def test_users_who_all_have_too_little_are_refused() -> None:
 # --- all of them -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(counts=class_sizes, data=st.data(), seed=seeds)
 def test_shards_of_any_size_own_nothing_twice_and_use_examples_evenly(
     counts: list[int], data: st.DataObject, seed: int

@@ -22,6 +22,7 @@ from sparsefed.core import dtypes as arithmetic
 from sparsefed.core.round import RoundReport, ServerState, simulate, start
 from sparsefed.defenses import DEFENSES
 from tests.support.configs import BASE, experiment, run
+from tests.support.processes import Nursery, Server
 
 
 def same(one: ServerState, other: ServerState) -> bool:
@@ -58,6 +59,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(DEFENSES))
 def test_every_defense_trains_from_a_config_and_resumes_from_its_folder(name: str, tmp_path: Path) -> None:
     """30 devices a round, 3 of them attackers on average; saved after round 3 and gone on with, twice the same bits."""
@@ -218,11 +220,11 @@ def test_peak_memory_does_not_grow_with_the_cohort() -> None:
 
 @pytest.mark.slow
 @pytest.mark.process
-def test_the_example_with_a_users_own_model_runs_and_is_short() -> None:
+def test_the_example_with_a_users_own_model_runs_and_is_short(process_server: Server, tmp_path: Path) -> None:
     """Undefended, the attackers own their points; SparseFed keeps most of them out."""
     script = Path(__file__).parents[2] / "examples" / "own_model.py"
     assert len(script.read_text().splitlines()) < 30
-    out = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True).stdout
+    out = Nursery(process_server, tmp_path).script(script)
     attacked = {line.split()[0]: float(line.split()[-1].rstrip("%")) for line in out.splitlines()}
     assert attacked["undefended"] > 80 and attacked["sparsefed"] < attacked["undefended"] - 30
 

@@ -252,6 +252,7 @@ def test_windows_that_do_not_follow_each_other_are_texts_of_their_own() -> None:
         leaf_text.windows(["ab"], [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("record", [reddit.DATASET, shakespeare.DATASET], ids=lambda record: record.name)
 def test_the_real_text(record: DataSet) -> None:
     if not places.find(record, record.files[0], places.roots()):
@@ -412,6 +413,7 @@ def test_a_run_on_text_learns_more_than_how_frequent_words_are(model: dict[str, 
     assert found["test_accuracy"] > 0.3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "model", [RUN["model"], {"name": "transformer", "width": 8, "heads": 2}], ids=lambda m: m["name"]
 )

@@ -11,8 +11,9 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
-from types import NoneType, UnionType
+from types import FunctionType, NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from sparsefed.core.errors import ConfigError, unknown
 MAY_BE_INFINITE = "may be infinite"
 LARGEST = 2**63 - 1  # of whole numbers: files, arrays and random generators take no larger one
 SHOWN = 80  # characters of a wrong value that a message shows
+_KNOWN_HINTS: WeakKeyDictionary[Callable[..., Any], dict[str, Any]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -129,10 +131,16 @@ def _taken(builder: Callable[..., Any]) -> list[inspect.Parameter]:
 
 def _hints(builder: Callable[..., Any]) -> dict[str, Any]:
     """Return the type hints of a function or class; empty if they use names imported for type checking only."""
+    function = inspect.unwrap(_called(builder))
+    if (known := _KNOWN_HINTS.get(function) if isinstance(function, FunctionType) else None) is not None:
+        return known
     try:
-        return get_type_hints(inspect.unwrap(_called(builder)), include_extras=True)
+        hints = get_type_hints(function, include_extras=True)
     except (NameError, TypeError):
         return {}
+    if isinstance(function, FunctionType):
+        _KNOWN_HINTS[function] = hints  # they are strings until they are evaluated, which takes longer than the rest
+    return hints
 
 
 def _called(builder: Callable[..., Any]) -> Callable[..., Any]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -44,7 +45,11 @@ class Report:
         return score_title(config) if isinstance(config, Config) else ACCURACY
 
     def document(self) -> Document:
-        """Return the whole result as a document, for any of the renderers."""
+"""Return the whole result as a document, for any of the renderers; it is made once."""
+        return self._document
+
+    @cached_property
+    def _document(self) -> Document:
         return scored_by(cast("Document", self._describe("document")), self.score)
 
     def records(self) -> list[dict[str, Any]]:

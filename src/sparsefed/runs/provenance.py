@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import shlex
@@ -29,7 +30,7 @@ def manifest(config: Mapping[str, Any]) -> dict[str, Any]:
         "rounds": config.get("rounds"),
         "seed": config.get("seed"),
         "command": shlex.join(["sparsefed", *sys.argv[1:]]),
-        "versions": versions(),
+        "versions": dict(versions()),
         "commit": commit(),
         "machine": {
             "system": f"{platform.system()} {platform.release()}",
@@ -46,13 +47,18 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
+@functools.cache
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that can change a result."""
     return {"python": platform.python_version(), **{name: metadata.version(name) for name in _VERSIONED}}
 
 
+@functools.cache
 def commit() -> str | None:
-    """Return the commit of the source tree this runs from, with a + if files were changed; None outside of one."""
+    """Return the commit of the source tree this runs from, with a + if files were changed; None outside of one.
+
+    A process runs the files that it has loaded, so git is called once.
+    """
     git = ["git", "-C", str(Path(__file__).parent.parent)]
     try:
         # An installed copy may be inside an unrelated repository.

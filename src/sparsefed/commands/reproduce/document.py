@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING, cast
 
 from sparsefed.commands.reproduce.claims import HOLDS, NOT, PART, RULE, UNTESTED, Judged, MetricEntry, entries
 from sparsefed.commands.reproduce.exhibit import Exhibit, PaperRow, ScaleName
@@ -19,6 +20,9 @@ from sparsefed.reports.pictures import picture
 from sparsefed.results.measures import measure
 from sparsefed.results.numbers import duration
 from sparsefed.sweeps.plan import FIXED, STRONGEST
+
+if TYPE_CHECKING:
+    import altair as alt
 
 MOST_SHOWN = 6  # of the comparisons behind a verdict
 LEVELS: Mapping[str, doc.Level] = {HOLDS: "good", PART: "fair", NOT: "poor"}
@@ -59,7 +63,9 @@ def document(outcome: ExhibitResult) -> doc.Document:
 
 def files(outcome: ExhibitResult) -> dict[str, str | bytes]:
     """Return the page and, if there is a chart, its picture as PNG and SVG."""
-    whole = together(charts(outcome.exhibit, outcome.rows, outcome.paper))
+    blocks = (block for section in outcome.document().sections for block in section.blocks)
+    figures = {block.name: block.chart for block in blocks if isinstance(block, doc.Figure)}
+    whole = together(cast("dict[str, alt.LayerChart]", figures))
     pictures = {} if whole is None else {f"{outcome.name}.{kind}": picture(whole, kind) for kind in ("png", "svg")}
     return {f"{outcome.name}.html": outcome.to_html(), **pictures}
 
