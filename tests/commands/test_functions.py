@@ -19,6 +19,7 @@ from sparsefed.commands.tune import tune
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.progress import Progress
 from sparsefed.core.rng import rng
+from sparsefed.data.own import from_arrays
 from sparsefed.simulation import Simulation
 from sparsefed.sweeps.ledger import Ledger
 from sparsefed.sweeps.runner import failures
@@ -164,3 +165,23 @@ def test_a_loss_of_ones_own_has_no_exact_constants() -> None:
     """One linear layer with another loss than cross-entropy is not a softmax layer."""
     certificate = certify(own_simulation(loss=squared))
     assert certificate.status == "estimate" and "softmax" not in certificate.own.radii
+
+
+def test_what_is_proved_for_classes_is_refused_for_numbers_by_name() -> None:
+    """A listed softmax layer with one output for a number is no softmax layer, and certifies no accuracy."""
+    draw = rng(0, "numbers")
+    x = draw.normal(size=(100, 4)).astype(np.float32)
+    settings: dict[str, Any] = {
+        "defense": {"name": "sparsefed", "k": 3, "clip_norm": 1.0, "rho": 0.0},
+        "schedule": 0.1,
+        "rounds": 2,
+        "cohort": 5,
+        "devices": 20,
+        "train": {"weight_decay": 0.0, "sampling": "uniform"},
+    }
+    plain = Simulation("softmax", from_arrays(x, x[:, 0], target="values"), **settings)
+    with pytest.raises(ConfigError, match="this task has numbers to predict; choose data with classes"):
+        measure_convergence(plain)
+    with pytest.raises(ConfigError, match="has numbers to predict and is judged by explained variance; leave it out"):
+        certify(plain, share=0.1, train=True)
+    assert certify(plain, share=0.1).status == "estimate"
