@@ -57,17 +57,17 @@ def build(shape: tuple[int, ...], classes: int) -> nn.Module:  # noqa: ARG001 - 
 
 CONFIG = {
     "name": "text-classes",
-    "rounds": 150,
-    "evaluate_every": 30,
+    "rounds": 60,
+    "evaluate_every": 15,
     "data": {"name": "text_classes:DATA", "partition": "by_user"},
     "model": {"name": "text_classes:build"},
     "train": {"cohort": 20, "schedule": "constant", "lr": 1.0},
     "attack": {"name": "pgd", "auxiliary": 50},
-    "threat": {"share": 0.2},
+    "threat": {"share": 0.1},
 }
 
 if __name__ == "__main__":
-    for defense in ({"name": "undefended"}, {"name": "clipping"}, {"name": "sparsefed", "k": 150, "clip_norm": 0.5}):
+    for defense in ({"name": "undefended"}, {"name": "clipping"}, {"name": "sparsefed", "k": 50, "clip_norm": 0.3}):
         scores = Simulation.from_config({**CONFIG, "defense": defense}).run().evaluate()
         test, attack = scores["test_accuracy"], scores["attack_accuracy"]
         print(f"{defense['name']:10}  test accuracy {test:.1%}  attack accuracy {attack:.1%}")

@@ -219,8 +219,14 @@ def scored_by(document: Document, score: str) -> Document:
         "Test error": f"1 - {score}",
         "How often the model is right on test data": f"{title} on test data",
         "the share of test data that the model gets right": "1 is a perfect model",
+        "the accuracy at most 1.2 times that of always naming the most frequent class": f"the {score} is hardly better "
+        "than that of a model that ignores its inputs",
+        "Test and attack accuracy": f"{title} and attack accuracy",
+        "Test accuracy by class": "Accuracy by class",
+        "Test error is 1 minus test accuracy. ": "",
     }
-    return cast("Document", _reworded(document, re.compile("|".join(map(re.escape, words))), words))
+    longest_first = sorted(words, key=len, reverse=True)
+    return cast("Document", _reworded(document, re.compile("|".join(map(re.escape, longest_first))), words))
 
 
 def _reworded(part: Any, pattern: re.Pattern[str], words: Mapping[str, str]) -> Any:
