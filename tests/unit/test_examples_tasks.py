@@ -33,5 +33,5 @@ def printed(example: str, **shorter: str) -> list[list[float]]:
 def test_an_example_shows_a_defense_that_helps(example: str) -> None:
     undefended, _, sparsefed = printed(example)
     assert undefended[-1] > sparsefed[-1] + 30, "attackers get their way without a defense"
-    assert sparsefed[0] < undefended[0] / 2 if example == "regression" else sparsefed[0] > undefended[0] - 5
+    assert sparsefed[0] < undefended[0] / 2 if example == "regression" else sparsefed[0] > undefended[0] - 10
     assert len((EXAMPLES / f"{example}.py").read_text(encoding="utf-8").splitlines()) < 80
