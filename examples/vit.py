@@ -29,7 +29,7 @@ class Block(nn.Module):
 class VisionTransformer(nn.Module):
     """Images [M, C, H, W] to scores [M, classes], by way of patches."""
 
-    def __init__(self, shape: tuple[int, ...], classes: int, patch: int = 4, width: int = 16, depth: int = 2) -> None:
+    def __init__(self, shape: tuple[int, ...], classes: int, patch: int = 4, width: int = 16, depth: int = 1) -> None:
         super().__init__()
         channels, height, breadth = shape
         self.patches = nn.Conv2d(channels, width, patch, stride=patch)
@@ -48,15 +48,15 @@ CONFIG = {
     "name": "vit",
     "rounds": 60,
     "evaluate_every": 15,
-    "data": {"name": "digits", "partition": "iid", "devices": 100},
+    "data": {"name": "digits", "partition": "iid", "devices": 50},
     "model": {"name": "vit:VisionTransformer"},
-    "train": {"cohort": 20, "schedule": "constant", "lr": 0.05},
-    "attack": {"name": "pgd", "auxiliary": 50},
+    "train": {"cohort": 10, "schedule": "constant", "lr": 0.05},
+    "attack": {"name": "boosted", "auxiliary": 20, "boost": 10.0},
     "threat": {"share": 0.1},
 }
 
 if __name__ == "__main__":
-    for defense in ({"name": "undefended"}, {"name": "clipping"}, {"name": "sparsefed", "k": 250, "clip_norm": 2.0}):
+    for defense in ({"name": "undefended"}, {"name": "clipping"}, {"name": "sparsefed", "k": 100, "clip_norm": 1.5}):
         scores = Simulation.from_config({**CONFIG, "defense": defense}).run().evaluate()
         test, attack = scores["test_accuracy"], scores["attack_accuracy"]
         print(f"{defense['name']:10}  test accuracy {test:.1%}  attack accuracy {attack:.1%}")
