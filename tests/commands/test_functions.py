@@ -212,6 +212,7 @@ def test_an_audit_goes_by_the_score_of_its_task_and_names_it(kind: str) -> None:
     assert result.problem is None and clean["converged"] and clean["test_accuracy"] > 0.9
     text = result.to_markdown()
     assert title in text and "est accuracy" not in text and "most frequent class" not in text
+    assert "est accuracy" not in result.to_json()
     assert ("mean_absolute_error" in clean) == ("Mean absolute error" in text) == (kind == "values")
     if kind == "values":
         assert clean["mean_absolute_error"] < 3 and "off by" in text

@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 if TYPE_CHECKING:
     import altair as alt
 
+T = TypeVar("T")
 Level = Literal["", "good", "fair", "poor"]  # how a terminal colours a cell: green, yellow, red
 Kind = Literal["", "verdict", "note", "warning"]
 Style = Literal["numbers", "facts", "prose", "lines"]  # numbers stand to the right; lines: a row is one on a terminal
@@ -203,13 +204,13 @@ class Document:
         return tuple(part for part in self.parts if part.blocks)
 
 
-def scored_by(document: Document, score: str) -> Document:
-    """Return a document about runs that are judged by another score than test accuracy, with that score's name in it.
+def scored_by(part: T, score: str) -> T:
+    """Return a document, or texts, about runs judged by another score than test accuracy, with that score's name in it.
 
     Sentences, tables and charts are written for test accuracy; the numbers in them are the task's score already.
     """
     if score == "test accuracy":
-        return document
+        return part
     title = score[:1].upper() + score[1:]
     words = {
         "Test accuracy": title,
@@ -226,7 +227,7 @@ def scored_by(document: Document, score: str) -> Document:
         "Test error is 1 minus test accuracy. ": "",
     }
     longest_first = sorted(words, key=len, reverse=True)
-    return cast("Document", _reworded(document, re.compile("|".join(map(re.escape, longest_first))), words))
+    return cast("T", _reworded(part, re.compile("|".join(map(re.escape, longest_first))), words))
 
 
 def _reworded(part: Any, pattern: re.Pattern[str], words: Mapping[str, str]) -> Any:

@@ -62,7 +62,7 @@ class Report:
         from sparsefed.reports.to_json import as_values
 
         numbers = self._describe("numbers")
-        values = as_values(self.document()) if numbers is None else numbers
+        values = as_values(self.document()) if numbers is None else scored_by(numbers, self.score)
         return json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
     def to_markdown(self) -> str:

@@ -265,7 +265,7 @@ def files(result: AuditResult) -> dict[str, str]:
     """Return the files of an audit: a page, numbers, and a config that `sparsefed run` takes."""
     texts, config = {PAGE: result.to_html(), NUMBERS: result.to_json()}, recommended(result)
     if config is not None:
-        comments = "".join(f"# {sentence}\n" for sentence in verdict(result))
+        comments = "".join(f"# {sentence}\n" for sentence in doc.scored_by(verdict(result), result.score))
         trust.remember(configs.dump(config))
         texts[CONFIG] = comments + toml.dumps(configs.dump(config))
     return texts
