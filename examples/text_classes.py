@@ -20,7 +20,7 @@ VOCABULARY = ["", "not", *(word for words in WORDS.values() for word in words.sp
 NUMBER = {word: number for number, word in enumerate(VOCABULARY)}
 
 
-def review(rng: np.random.Generator, author: int, length: int = 16) -> tuple[list[int], str]:
+def review(rng: np.random.Generator, author: int, length: int = 12) -> tuple[list[int], str]:
     """Return the token numbers of a review, and what it is: each author prefers words of their own."""
     opinion, text = str(rng.choice(["bad", "good"])), []
     for _ in range(int(rng.integers(4, length // 2))):
@@ -32,7 +32,7 @@ def review(rng: np.random.Generator, author: int, length: int = 16) -> tuple[lis
 
 
 rng = np.random.default_rng(0)
-authors = np.arange(5000) % 100
+authors = np.arange(4000) % 100
 texts, opinions = zip(*(review(rng, int(author)) for author in authors), strict=True)
 DATA = from_arrays(np.array(texts), list(opinions), users=authors, name="reviews")
 
@@ -57,17 +57,17 @@ def build(shape: tuple[int, ...], classes: int) -> nn.Module:  # noqa: ARG001 - 
 
 CONFIG = {
     "name": "text-classes",
-    "rounds": 150,
-    "evaluate_every": 30,
+    "rounds": 60,
+    "evaluate_every": 15,
     "data": {"name": "text_classes:DATA", "partition": "by_user"},
     "model": {"name": "text_classes:build"},
     "train": {"cohort": 20, "schedule": "constant", "lr": 1.0},
-    "attack": {"name": "pgd", "auxiliary": 50},
-    "threat": {"share": 0.2},
+    "attack": {"name": "pgd", "auxiliary": 20},
+    "threat": {"share": 0.1},
 }
 
 if __name__ == "__main__":
-    for defense in ({"name": "undefended"}, {"name": "clipping"}, {"name": "sparsefed", "k": 150, "clip_norm": 0.5}):
+    for defense in ({"name": "undefended"}, {"name": "clipping"}, {"name": "sparsefed", "k": 40, "clip_norm": 0.2}):
         scores = Simulation.from_config({**CONFIG, "defense": defense}).run().evaluate()
         test, attack = scores["test_accuracy"], scores["attack_accuracy"]
         print(f"{defense['name']:10}  test accuracy {test:.1%}  attack accuracy {attack:.1%}")

@@ -1,6 +1,6 @@
 """A vision transformer on images: patches, attention, a class token; attackers want chosen images misread.
 
-Dosovitskiy et al. 2021, in small: 8 x 8 digits in patches of 2 x 2. Any module without BatchNorm will do; one that has
+Dosovitskiy et al. 2021, in small: 8 x 8 digits in patches of 4 x 4. Any module without BatchNorm will do; one that has
 it goes through `sparsefed.models.without_batchnorm`. Run by itself, it trains with three defenses;
 `sparsefed.audit(CONFIG)` tries all of them.
 """
@@ -29,7 +29,7 @@ class Block(nn.Module):
 class VisionTransformer(nn.Module):
     """Images [M, C, H, W] to scores [M, classes], by way of patches."""
 
-    def __init__(self, shape: tuple[int, ...], classes: int, patch: int = 2, width: int = 16, depth: int = 2) -> None:
+    def __init__(self, shape: tuple[int, ...], classes: int, patch: int = 4, width: int = 16, depth: int = 1) -> None:
         super().__init__()
         channels, height, breadth = shape
         self.patches = nn.Conv2d(channels, width, patch, stride=patch)
@@ -46,17 +46,17 @@ class VisionTransformer(nn.Module):
 
 CONFIG = {
     "name": "vit",
-    "rounds": 100,
-    "evaluate_every": 25,
-    "data": {"name": "digits", "partition": "iid", "devices": 100},
+    "rounds": 60,
+    "evaluate_every": 15,
+    "data": {"name": "digits", "partition": "iid", "devices": 50},
     "model": {"name": "vit:VisionTransformer"},
-    "train": {"cohort": 20, "schedule": "constant", "lr": 0.3},
-    "attack": {"name": "pgd", "auxiliary": 50},
+    "train": {"cohort": 10, "schedule": "constant", "lr": 0.05},
+    "attack": {"name": "boosted", "auxiliary": 20, "boost": 10.0},
     "threat": {"share": 0.1},
 }
 
 if __name__ == "__main__":
-    for defense in ({"name": "undefended"}, {"name": "clipping"}, {"name": "sparsefed", "k": 400, "clip_norm": 1.0}):
+    for defense in ({"name": "undefended"}, {"name": "clipping"}, {"name": "sparsefed", "k": 100, "clip_norm": 1.5}):
         scores = Simulation.from_config({**CONFIG, "defense": defense}).run().evaluate()
         test, attack = scores["test_accuracy"], scores["attack_accuracy"]
         print(f"{defense['name']:10}  test accuracy {test:.1%}  attack accuracy {attack:.1%}")

@@ -19,6 +19,7 @@ from sparsefed.commands.tune import tune
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.progress import Progress
 from sparsefed.core.rng import rng
+from sparsefed.data.own import from_arrays
 from sparsefed.simulation import Simulation
 from sparsefed.sweeps.ledger import Ledger
 from sparsefed.sweeps.runner import failures
@@ -164,3 +165,54 @@ def test_a_loss_of_ones_own_has_no_exact_constants() -> None:
     """One linear layer with another loss than cross-entropy is not a softmax layer."""
     certificate = certify(own_simulation(loss=squared))
     assert certificate.status == "estimate" and "softmax" not in certificate.own.radii
+
+
+def test_what_is_proved_for_classes_is_refused_for_numbers_by_name() -> None:
+    """A listed softmax layer with one output for a number is no softmax layer, and certifies no accuracy."""
+    draw = rng(0, "numbers")
+    x = draw.normal(size=(100, 4)).astype(np.float32)
+    settings: dict[str, Any] = {
+        "defense": {"name": "sparsefed", "k": 3, "clip_norm": 1.0, "rho": 0.0},
+        "schedule": 0.1,
+        "rounds": 2,
+        "cohort": 5,
+        "devices": 20,
+        "train": {"weight_decay": 0.0, "sampling": "uniform"},
+    }
+    plain = Simulation("softmax", from_arrays(x, x[:, 0], target="values"), **settings)
+    with pytest.raises(ConfigError, match="this task has numbers to predict; choose data with classes"):
+        measure_convergence(plain)
+    with pytest.raises(ConfigError, match="has numbers to predict and is judged by explained variance; leave it out"):
+        certify(plain, share=0.1, train=True)
+    assert certify(plain, share=0.1).status == "estimate"
+
+
+@pytest.mark.parametrize("kind", ["binary", "values"])
+def test_an_audit_goes_by_the_score_of_its_task_and_names_it(kind: str) -> None:
+    """With 3 % positives every model is right in 97 %: what counts is the ranking, or for numbers the error."""
+    draw = rng(0, "task")
+    x = draw.normal(size=(600, 4)).astype(np.float32)
+    y: Any = x[:, 0] > 1.85 if kind == "binary" else 10 * x[:, 0]
+    aim: dict[str, Any] = {"auxiliary": 10} | ({} if kind == "binary" else {"value": 40.0, "tolerance": 20.0})
+    simulation = Simulation(
+        nn.Linear(4, 1),
+        from_arrays(x, y, target=kind, normalise="train"),
+        attack={"name": "boosted", **aim},
+        threat=0.2,
+        schedule=2.0 if kind == "binary" else 0.03,
+        rounds=40,
+        cohort=10,
+        devices=20,
+        evaluate_every=20,
+    )
+    options: dict[str, Any] = {"defenses": ["clipping"], "attacks": ["sign_flip"], "trials": 1, "seeds": 1}
+    result = audit(simulation, **options, sensitivity=False)
+    (clean,) = [row for row in result.records() if (row["defense"], row["attack"]) == ("undefended", "no attack")]
+    title = "AUC" if kind == "binary" else "Explained variance"
+    assert result.problem is None and clean["converged"] and clean["test_accuracy"] > 0.9
+    text = result.to_markdown()
+    assert title in text and "est accuracy" not in text and "most frequent class" not in text
+    assert "est accuracy" not in result.to_json()
+    assert ("mean_absolute_error" in clean) == ("Mean absolute error" in text) == (kind == "values")
+    if kind == "values":
+        assert clean["mean_absolute_error"] < 3 and "off by" in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ import sparsefed
 from sparsefed import config as configs
 from sparsefed.core.errors import ConfigError, RunError
 from sparsefed.core.progress import Progress
+from sparsefed.data.own import from_arrays
 from sparsefed.simulation import Simulation
 from sparsefed.sweeps.pool import LocalPool, Pool
 from sparsefed.sweeps.sweep import SweepResult, sweep
@@ -116,3 +118,14 @@ def test_what_cannot_be_swept_is_one_sentence(tmp_path: Path) -> None:
 
 def test_the_package_offers_it() -> None:
     assert sparsefed.sweep is sweep and callable(sparsefed.audit) and callable(sparsefed.reproduce)
+
+
+def test_a_sweep_names_the_score_of_its_task() -> None:
+    x = torch.linspace(-1, 1, 60).unsqueeze(1).numpy()
+    data = from_arrays(x, 3 * x[:, 0], target="values")
+    simulation = Simulation(torch.nn.Linear(1, 1), data, rounds=2, cohort=5, devices=10, evaluate_every=2)
+    result = sweep(simulation, {"train.lr": [0.01, 0.1]})
+    assert result.score == "explained variance" and "Explained variance" in result.to_markdown()
+    assert "Explained variance by train.lr" in json.dumps(result.chart().to_dict())
+    other = dataclasses.replace(result, scored_by="test accuracy")
+    assert "Test accuracy" in other.to_markdown()

@@ -1,4 +1,4 @@
-"""The pages on a defense and an attack of one's own, and their examples, do what they say."""
+"""The pages on a defense, an attack and data of one's own, and their examples, do what they say."""
 
 from __future__ import annotations
 
@@ -8,10 +8,15 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from pandas import DataFrame
+from PIL import Image
 
-from sparsefed import attacks, config, defenses
+from sparsefed import Simulation, attacks, config, data, defenses
 from sparsefed.cli.catalogue import catalogue
 from sparsefed.commands.tune.space import search_space
 from tests.support.processes import Nursery, Server
@@ -22,6 +27,16 @@ EXAMPLES = ("own_defense", "own_attack", "server_loop")
 
 def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
+
+
+class Rows:
+    """As much of datasets.Dataset as is used."""
+
+    def __init__(self, columns: dict[str, list[Any]]) -> None:
+        self.columns, self.column_names = columns, list(columns)
+
+    def __getitem__(self, name: str) -> list[Any]:
+        return self.columns[name]
 
 
 @pytest.fixture
@@ -56,6 +71,49 @@ def test_a_page_leads_from_nothing_to_what_is_listed_run_and_tuned(
     for block in others:
         exec(compile(block, page, "exec"), {"__name__": "page"})
     assert name in {entry["name"] for entry in catalogue()[kind]}
+
+
+def test_the_page_on_data_of_ones_own_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every block in order, with arrays, a frame, rows, pictures and a file in place of the reader's own."""
+    draw = np.random.default_rng(0)
+    table, ill, people = draw.standard_normal((250, 4)), np.array(["no", "yes"] * 125), np.arange(250) % 20
+    columns = {
+        "age": table[:, 0].tolist(),
+        "income": table[:, 1].tolist(),
+        "ill": ill.tolist(),
+        "clinic": people.tolist(),
+    }
+    monkeypatch.chdir(tmp_path)
+    np.save("large.npy", table.astype(np.float32))
+    for i in range(12):
+        folder = Path("photos", "ab"[i % 2])
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(draw.integers(0, 256, (16, 16, 3), np.uint8)).save(folder / f"{i}.png")
+    yours = {
+        "table": table,
+        "labels": (table[:, 0] > 0).astype(int),
+        "people": people,
+        "prices": 5 + table[:, 0],
+        "tensor": torch.from_numpy(table),
+        "targets": torch.from_numpy(people % 2),
+        "frame": DataFrame(columns),
+        "tokens": draw.integers(0, 50, (250, 6)),
+        "rows": Rows(columns),
+    }
+    loaded: list[Any] = []
+    for block in blocks("own_data.md", "python"):
+        for line in block.replace("\nDATA = ", "\n\0DATA = ").split("\0"):
+            exec(compile(line, "own_data.md", "exec"), yours)
+            loaded += [data.load(yours["DATA"])] if line.startswith("DATA = ") else []
+    assert [len(each.y_train) + len(each.y_test) for each in loaded] == [250, 250, 250, 250, 12, 250, 250, 250]
+    assert isinstance(loaded[5].x_train, np.memmap) or not loaded[5].x_train.flags.owndata
+    assert len(yours["tuned"].theta) == 2 * 16 + 16 * 2 + 2 and 0 <= yours["run"].evaluate()["attack_accuracy"] <= 1
+    assert (
+        "test_within_ten_percent"
+        in Simulation(
+            yours["model"], yours["DATA"], metric=yours["within_ten_percent"], devices=20, cohort=10, rounds=1
+        ).evaluate()
+    )
 
 
 @pytest.mark.slow

@@ -51,6 +51,8 @@ def _numbers(frame: Any, name: str) -> Any:
     values = _array(frame[name])
     if values.dtype.kind not in "iubf":
         for row, value in enumerate(values.tolist()):
+            if value is None:
+                raise DataError(f"row {row} of column {name} is empty; fill or drop such values")
             if isinstance(value, str | bytes) or not isinstance(value, int | float):
                 raise DataError(
                     f"row {row} of column {name} is {value!r:.40}, not a number; encode the column as numbers, or "

@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 if TYPE_CHECKING:
     import altair as alt
 
+T = TypeVar("T")
 Level = Literal["", "good", "fair", "poor"]  # how a terminal colours a cell: green, yellow, red
 Kind = Literal["", "verdict", "note", "warning"]
 Style = Literal["numbers", "facts", "prose", "lines"]  # numbers stand to the right; lines: a row is one on a terminal
@@ -203,13 +204,13 @@ class Document:
         return tuple(part for part in self.parts if part.blocks)
 
 
-def scored_by(document: Document, score: str) -> Document:
-    """Return a document about runs that are judged by another score than test accuracy, with that score's name in it.
+def scored_by(part: T, score: str) -> T:
+    """Return a document, or texts, about runs judged by another score than test accuracy, with that score's name in it.
 
     Sentences, tables and charts are written for test accuracy; the numbers in them are the task's score already.
     """
     if score == "test accuracy":
-        return document
+        return part
     title = score[:1].upper() + score[1:]
     words = {
         "Test accuracy": title,
@@ -219,8 +220,14 @@ def scored_by(document: Document, score: str) -> Document:
         "Test error": f"1 - {score}",
         "How often the model is right on test data": f"{title} on test data",
         "the share of test data that the model gets right": "1 is a perfect model",
+        "the accuracy at most 1.2 times that of always naming the most frequent class": f"the {score} is hardly better "
+        "than that of a model that ignores its inputs",
+        "Test and attack accuracy": f"{title} and attack accuracy",
+        "Test accuracy by class": "Accuracy by class",
+        "Test error is 1 minus test accuracy. ": "",
     }
-    return cast("Document", _reworded(document, re.compile("|".join(map(re.escape, words))), words))
+    longest_first = sorted(words, key=len, reverse=True)
+    return cast("T", _reworded(part, re.compile("|".join(map(re.escape, longest_first))), words))
 
 
 def _reworded(part: Any, pattern: re.Pattern[str], words: Mapping[str, str]) -> Any:

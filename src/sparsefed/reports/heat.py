@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from sparsefed.core.types import RunRecord
 from sparsefed.reports.document import Block, Level, Side, Table, TableCell, fold, note, table
 from sparsefed.results.matrix import FELL, Entry, Judgement, Matrix, judged
-from sparsefed.results.numbers import percent, points
+from sparsefed.results.numbers import percent, plain, points
 from sparsefed.results.summary import labels
 from sparsefed.results.twins import Comparison, class_accuracies
 
@@ -45,6 +45,9 @@ def _tables(matrix: Matrix) -> Iterator[Table]:
         if attacks:
             rows = [(d, *(cell(matrix, d, attack) for attack in attacks)) for d in matrix.defenses]
             yield table(f"{what} accuracy{of}", ("Defense", *attacks), rows)
+    if any(entry.error is not None for entry in matrix.entries.values()):
+        rows = [(d, *(_error_cell(matrix, d, attack) for attack in matrix.attacks)) for d in matrix.defenses]
+        yield table(f"Mean absolute error{of}", ("Defense", *matrix.attacks), rows)
 
 
 def _attack_cell(matrix: Matrix, defense: str, attack: str) -> TableCell:
@@ -67,6 +70,16 @@ def _test_cell(matrix: Matrix, defense: str, attack: str) -> TableCell:
     if entry.attack is None:  # an untargeted attack is judged here, by its damage
         under = ", ".join(filter(None, [judgement or "", under]))
     return TableCell(text, entry.test, _warmth(lost, entry), LEVELS.get(judgement, ""), under)
+
+
+def _error_cell(matrix: Matrix, defense: str, attack: str) -> TableCell:
+    """Return the error in the unit of the targets, and what the attack added to it, coloured like the score."""
+    entry = matrix.entries.get((defense, attack))
+    if entry is None or entry.error is None:
+        return NOTHING
+    added = matrix.error_added(defense, attack) if (defense, attack) in matrix.attacked else None
+    heat = _test_cell(matrix, defense, attack).heat
+    return TableCell(plain(entry.error), entry.error, heat, under="" if added is None else f"{added:+.3g}")
 
 
 def _warmth(lost: float | None, entry: Entry) -> float | None:

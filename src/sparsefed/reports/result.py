@@ -45,7 +45,7 @@ class Report:
         return score_title(config) if isinstance(config, Config) else ACCURACY
 
     def document(self) -> Document:
-"""Return the whole result as a document, for any of the renderers; it is made once."""
+        """Return the whole result as a document, for any of the renderers; it is made once."""
         return self._document
 
     @cached_property
@@ -67,7 +67,7 @@ class Report:
         from sparsefed.reports.to_json import as_values
 
         numbers = self._describe("numbers")
-        values = as_values(self.document()) if numbers is None else numbers
+        values = as_values(self.document()) if numbers is None else scored_by(numbers, self.score)
         return json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
     def to_markdown(self) -> str:

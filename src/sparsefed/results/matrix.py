@@ -52,6 +52,11 @@ class Entry:
         return mean([row.test_accuracy for row in self.rows])
 
     @property
+    def error(self) -> float | None:
+        """Return the mean absolute error, in the unit of the targets, where numbers are predicted."""
+        return mean([row.absolute_error for row in self.rows])
+
+    @property
     def spread(self) -> float:
         """Return the largest difference between two seeds, in attack or in test accuracy."""
         measured = zip(*((row.attack_accuracy, row.test_accuracy) for row in self.rows), strict=True)
@@ -93,6 +98,11 @@ class Matrix:
         """Return the attack accuracy beyond the baseline: that of the same defense without attackers."""
         own = self.entries[defense, attack].attack
         return None if own is None else own - (self._baseline(defense).attack or 0.0)
+
+    def error_added(self, defense: str, attack: str) -> float | None:
+        """Return how much the mean absolute error grew against the same defense without attackers, in its unit."""
+        own, baseline = self.entries[defense, attack].error, self._baseline(defense).error
+        return None if own is None or baseline is None else own - baseline
 
     def _baseline(self, defense: str) -> Entry:
         return self.entries.get((defense, NO_ATTACK), Entry(()))

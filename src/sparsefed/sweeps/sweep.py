@@ -22,6 +22,7 @@ from sparsefed.reports.lines import colours, dressed, share_axis, stroke
 from sparsefed.reports.result import Report
 from sparsefed.results.measures import MEASURES, measure
 from sparsefed.results.numbers import significant
+from sparsefed.results.summary import ACCURACY
 from sparsefed.sweeps import ledger as results
 from sparsefed.sweeps.cells import Combination, Table
 from sparsefed.sweeps.ledger import Row
@@ -42,6 +43,11 @@ class SweepResult(Report, described_by=__name__):
     axes: tuple[str, ...]  # the keys of the grid, or "name"
     rows: tuple[Row, ...]  # as the results file has them
     problem: RunError | None = None  # a sentence about runs that failed
+    scored_by: str = ACCURACY  # the metric that the runs are judged by; "score" where they differ
+
+    @property
+    def score(self) -> str:
+        return self.scored_by
 
     def records(self) -> list[dict[str, Any]]:
         """Return one flat record per run: its settings, its seed, whether it is done, and its measures by name."""
@@ -73,7 +79,7 @@ class SweepResult(Report, described_by=__name__):
         strokes = {line: stroke(i) for i, line in enumerate(dict.fromkeys(point["line"] for point in points))}
         numeric = all(isinstance(point["x"], int | float) for point in points)
         kind, scale = ("Q", alt.Scale(zero=False)) if numeric else ("N", None)
-        title = measure(y).title
+        title = measure(y).title if y != "test_accuracy" else self.score[:1].upper() + self.score[1:]
         up = {**(share_axis("mean") if measure(y).share else {"shorthand": "mean:Q"}), "title": title}
         across = alt.X(f"x:{kind}", title=x, sort=None, scale=scale)
         base = alt.Chart(alt.InlineData(values=points)).encode(across, color=colours(strokes))
@@ -159,7 +165,15 @@ def sweep(
         problem = failures(ledger, out)
     if problem is not None and not any(row["status"] == "done" for row in rows):
         raise problem
-    return SweepResult(tuple(combinations[0][0].values), tuple(rows), problem)
+    return SweepResult(tuple(combinations[0][0].values), tuple(rows), problem, _scored_by(combinations))
+
+
+def _scored_by(combinations: Sequence[tuple[Combination, int]]) -> str:
+    """Return the name of the metric that all combinations are judged by, or "score"."""
+    tables = [each.table for each, _ in combinations]
+    tasks = {repr((table.get("data"), table.get("train", {}).get("metric"))): table for table in tables}
+    titles = {configs.score_title(configs.parse(table)) for table in tasks.values()}
+    return titles.pop() if len(titles) == 1 else "score"
 
 
 def _combinations(subjects: Any, grid: Grid | None) -> Iterator[tuple[Combination, int]]:

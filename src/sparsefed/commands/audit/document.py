@@ -26,8 +26,8 @@ from sparsefed.reports.pareto import fronts
 from sparsefed.reports.run_charts import charts
 from sparsefed.reports.run_report import figures
 from sparsefed.reports.tradeoff import tradeoffs
-from sparsefed.results.matrix import NO_ATTACK, judged
-from sparsefed.results.numbers import duration, percent, points, significant, times, traffic
+from sparsefed.results.matrix import NO_ATTACK, Entry, judged
+from sparsefed.results.numbers import duration, percent, plain, points, significant, times, traffic
 from sparsefed.results.twins import compare
 from sparsefed.results.verdict import counted, listed
 from sparsefed.sweeps.plan import STRONGEST
@@ -206,14 +206,16 @@ def verdict(result: AuditResult) -> list[str]:
     but = ""
     for name, cost in [*best.holds_but_costs_more.items()][:1]:
         but = f" and costs at most {options.tolerance:g} points of accuracy ({name} holds for {points(cost)})"
-    clean = {name: entry.test for (name, attack), entry in result.matrix.entries.items() if attack == NO_ATTACK}
-    beside = "" if best.name == UNDEFENDED else f" ({percent(clean.get(UNDEFENDED))} without a defense)"
+    clean = {name: entry for (name, attack), entry in result.matrix.entries.items() if attack == NO_ATTACK}
+    own, bare = clean.get(best.name, Entry(())), clean.get(UNDEFENDED, Entry(()))
+    error = "" if own.error is None else f", and it is off by {plain(own.error)} on average"
+    beside = "" if best.name == UNDEFENDED else f" ({percent(bare.test)} without a defense)"
     variants = "each attack as given"
     if options.trials > 1:
         variants = f"each against up to {options.trials} variants of each attack"
     return [
         VERDICTS[kind].format(name=best.name, worst=worst, harm=points(best.harm), but=but),
-        f"Without attackers its test accuracy is {percent(clean.get(best.name))}{beside}; "
+        f"Without attackers its test accuracy is {percent(own.test)}{beside}{error}; "
         f"{len(result.defenses.chosen)} defenses were compared, {variants}, at {counted(options.seeds, 'seed')}.",
     ]
 
@@ -263,7 +265,7 @@ def files(result: AuditResult) -> dict[str, str]:
     """Return the files of an audit: a page, numbers, and a config that `sparsefed run` takes."""
     texts, config = {PAGE: result.to_html(), NUMBERS: result.to_json()}, recommended(result)
     if config is not None:
-        comments = "".join(f"# {sentence}\n" for sentence in verdict(result))
+        comments = "".join(f"# {sentence}\n" for sentence in doc.scored_by(verdict(result), result.score))
         trust.remember(configs.dump(config))
         texts[CONFIG] = comments + toml.dumps(configs.dump(config))
     return texts
@@ -279,6 +281,8 @@ def _record(result: AuditResult, defense: str, attack: str) -> dict[str, Any]:
     entry = matrix.entries[pair]
     record: dict[str, Any] = {"defense": defense, "attack": attack, "seeds": entry.seeds, "converged": entry.converged}
     record |= {"test_accuracy": entry.test, "attack_accuracy": entry.attack}
+    if entry.error is not None:
+        record |= {"mean_absolute_error": entry.error}
     if attack != NO_ATTACK:
         record |= {"lost": matrix.lost(*pair), "gained": matrix.gained(*pair), "harm": harm(matrix, *pair)}
         record |= {"judgement": judged(matrix, *pair), "variant": result.variants[pair]}

@@ -267,6 +267,12 @@ def _to_train(source: CertificateSource) -> Config:
     """Return the config whose run gives a certificate the model that certified accuracy is about."""
     if source.run is not None:
         raise ConfigError(f"{source.label} is a run and has been trained; --train is for configs")
+    target = source.experiment.task.target
+    if target.kind != "classes":
+        raise ConfigError(
+            f"--train is for certified accuracy, which counts right classes, but this task has {target.title} and is "
+            f"judged by {configs.score_title(source.config)}; leave it out"
+        )
     if not known.is_linear(source):
         raise ConfigError(
             f"--train is for certified accuracy, which one softmax layer has and model {source.config.model.name} has "

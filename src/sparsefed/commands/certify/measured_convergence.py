@@ -20,6 +20,7 @@ from sparsefed.core.round import Metrics, run_round
 from sparsefed.reports.result import Report
 from sparsefed.results.numbers import log_ticks
 from sparsefed.theory.convergence import Descent, MeasuredDescent, objective
+from sparsefed.theory.lipschitz import is_softmax_task
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,11 @@ def measure_convergence(
     config = _config(subject, overrides)
     check(config)
     experiment = configs.build(config, computing="cpu")
+    if not is_softmax_task(experiment.task):
+        raise ConfigError(
+            "the convergence theorem is measured for classes and cross-entropy, but this task has "
+            f"{experiment.task.target.title}; choose data with classes"
+        )
     loss = objective(experiment.setup, experiment.task.prepare)
     state, deltas = experiment.begin(), []
     points = [loss.at(state.theta, 0)]
