@@ -367,11 +367,11 @@ def _apart(ready: Prepared, recording: _Recording, inputs: Tensor, spread: dict[
 
     def alone(anchor: Tensor, parameters: dict[str, Tensor], x: Tensor) -> Tensor:
         recording.anchor = anchor
-        return functional_call(ready.module, parameters, (x,))
+        return functional_call(ready.module, parameters, (x,))  # type: ignore[no-any-return]
 
     with sdpa_kernel(SDPBackend.MATH):  # the only one that `vmap` can batch
         outputs = vmap(alone, randomness="different")(anchors, spread, inputs.contiguous().unsqueeze(1))
-    return outputs.squeeze(1)  # type: ignore[no-any-return]
+    return outputs.squeeze(1)
 
 
 # --- the engine ------------------------------------------------------------------------------------------------------
