@@ -18,6 +18,7 @@ from sparsefed.core.task import Task, make_task
 from sparsefed.core.types import Batch
 from sparsefed.engines import ENGINES, fused, loop
 from sparsefed.engines import unfused as unfused_engine
+from sparsefed.engines.fused import _tried
 from sparsefed.engines.unfused import gradients, unfused
 from tests.support.cohorts import assert_same, by_client, cohort_of, seeded
 
@@ -257,8 +258,42 @@ class Wide(nn.Module):
         return self.out(F.relu(self.wide(x * self.scale), inplace=True))  # type: ignore[no-any-return]
 
 
+class Scales(nn.Module):
+    """Parameters of three ranks on sequences of four, the number of examples of some batches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token, self.places = nn.Parameter(torch.randn(1, 1, 6)), nn.Parameter(torch.randn(4, 6))
+        self.gamma, self.heat = nn.Parameter(torch.randn(6)), nn.Parameter(torch.ones(1))
+        self.inner, self.out = nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:  # [M, 4, 6]
+        h = x + self.gamma * torch.tanh(self.inner(x + self.places))
+        h = torch.cat([self.first(len(x)), h], 1)
+        return self.out(torch.softmax(h * self.heat, 1).mean(1) + h[:, 0])  # type: ignore[no-any-return]
+
+    def first(self, examples: int) -> Tensor:
+        return self.token.expand(examples, -1, -1)
+
+
+class Repeats(Scales):
+    """The token is copied for each example: a copy for each example cannot be."""
+
+    def first(self, examples: int) -> Tensor:
+        return self.token.repeat(examples, 1, 1)
+
+
 @pytest.mark.parametrize(
-    ("net", "shape"), [(Vision, (1, 8, 8)), (Gates, (4,)), (Places, (4, 6)), (Frames, (3, 4, 4)), (Wide, (60,))]
+    ("net", "shape"),
+    [
+        (Vision, (1, 8, 8)),
+        (Gates, (4,)),
+        (Places, (4, 6)),
+        (Frames, (3, 4, 4)),
+        (Wide, (60,)),
+        (Scales, (4, 6)),
+        (Repeats, (4, 6)),
+    ],
 )
 @settings(max_examples=8, deadline=None)
 @given(sizes=sizes_lists, seed=st.integers(0, 1000))
@@ -266,6 +301,24 @@ def test_plain_parameters_and_other_axes(
     net: Callable[[], nn.Module], shape: tuple[int, ...], sizes: list[int], seed: int
 ) -> None:
     assert_same(make_task(seeded(net, seed)), examples(shape, sizes, seed), STEP)
+
+
+@pytest.mark.parametrize(
+    ("net", "sizes", "apart"),
+    [
+        (Scales, [3, 2], False),
+        (Scales, [2, 2], False),  # as many examples as places
+        (Scales, [1], True),  # one example cannot tell axes apart
+        (Repeats, [3, 2], True),
+        (Places, [3, 2], True),
+    ],
+)
+def test_parameters_that_broadcast_over_examples_need_no_vmap(
+    net: Callable[[], nn.Module], sizes: list[int], apart: bool
+) -> None:
+    task = make_task(seeded(net))
+    tried = _tried(task, task.initial(), examples((4, 6), sizes), torch.float32)
+    assert tried is not None and tried[0].apart is apart
 
 
 def test_ghost_norms_are_used_beside_plain_parameters() -> None:
@@ -326,15 +379,15 @@ def test_other_models_are_computed_by_vmap_or_client_by_client(
 
 
 def test_the_rule_sends_small_models_to_vmap_and_large_ones_to_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    task, cohort = make_task(seeded(Hidden)), examples((4,), [2] * 25)
+    task, cohort = make_task(seeded(Hidden)), examples((4,), [2] * 55)
     taken: list[int] = []
 
-    def spy(task: Task, module: nn.Module, theta: Tensor, batch: Batch) -> Tensor:
+    def spy(task: Task, module: nn.Module, theta: Tensor, batch: Batch, out: Tensor | None = None) -> Tensor:
         taken.append(len(batch.sizes))
-        return gradients(task, module, theta, batch)
+        return gradients(task, module, theta, batch, out)
 
     monkeypatch.setattr(unfused_engine, "gradients", spy)
-    for limit, expected in ((2 * 64.0, [5, 10, 10]), (2 * 64.0 - 1, [1] * 25)):  # two products of a 4 x 4 matrix
+    for limit, expected in ((2 * 64.0, [5, 25, 25]), (2 * 64.0 - 1, [1] * 55)):  # two products of a 4 x 4 matrix
         taken.clear()
         monkeypatch.setattr(unfused_engine, "STACK_LIMIT", limit)
         list(unfused(task)(task.initial(), cohort, STEP))
@@ -406,6 +459,41 @@ KINDS: dict[str, tuple[str, Callable[[], nn.Module]]] = {
 }
 
 
+class Stack(nn.Module):
+    """Several modules of torch.nn, one after the other, with linear layers between them."""
+
+    def __init__(self, kinds: list[str]) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(Wrapped(KINDS[kind][1](), KINDS[kind][0]) for kind in kinds)
+        self.between = nn.ModuleList(nn.Linear(3, 24) for _ in kinds[1:])
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.parts[0](x)
+        for between, part in zip(self.between, self.parts[1:], strict=True):
+            out = part(between(out).view(-1, 4, 6))
+        return out
+
+
+REFUSED = ("BatchNorm1d", "SyncBatchNorm", "spectral norm", "InstanceNorm1d with memory")
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same'")
+@settings(max_examples=25, deadline=None)
+@given(
+    kinds=st.lists(st.sampled_from([kind for kind in KINDS if kind not in REFUSED]), min_size=2, max_size=4),
+    sizes=sizes_lists,
+    seed=st.integers(0, 1000),
+)
+def test_modules_of_torch_drawn_at_random_agree_with_the_loop(kinds: list[str], sizes: list[int], seed: int) -> None:
+    module = seeded(lambda: Stack(kinds), seed)
+    module.eval()(torch.randn(2, 4, 6))
+    task, cohort = make_task(module), examples((4, 6), sizes, seed)
+    truth, _ = by_client(loop(task), task.initial(), cohort, STEP)
+    rows, _ = by_client(ENGINES["fused"](task), task.initial(), cohort, STEP)
+    off, size = (rows - truth).norm(dim=1), truth.norm(dim=1)
+    assert torch.all(off <= 1e-4 * size + 1e-6), kinds
+
+
 @pytest.mark.filterwarnings("ignore:Using padding='same'")
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=3, deadline=None)
@@ -417,10 +505,10 @@ def test_any_module_of_torch_agrees_with_the_loop_or_is_refused(kind: str, sizes
     try:
         task = make_task(module)
     except ConfigError as error:
-        assert "BatchNorm" in kind or kind in ("spectral norm", "InstanceNorm1d with memory")
+        assert kind in REFUSED
         assert "update would depend on" in str(error)
         return
-    assert "BatchNorm" not in kind
+    assert kind not in REFUSED
     cohort = examples((4, 6), sizes, seed)
     truth, _ = by_client(loop(task), task.initial(), cohort, STEP)
     rows, _ = by_client(ENGINES["fused"](task), task.initial(), cohort, STEP)

@@ -28,7 +28,7 @@ from sparsefed.core.inputs import in_dtype, outputs_of
 from sparsefed.core.task import Slot, Task, draws, load_flat, seeded_layers, working_copy
 from sparsefed.core.types import Batch, Block, IntArray
 from sparsefed.engines.attention import attention_known, open_attention
-from sparsefed.engines.layers import LAYERS, Call, Group, Layer, bias_rows, folded_call, per_client_sum
+from sparsefed.engines.layers import LAYERS, AnyTransposed, Call, Group, Layer, bias_rows, folded_call, per_client_sum
 from sparsefed.engines.loop import client_rows, loop
 from sparsefed.engines.recurrent import open_recurrent
 from sparsefed.engines.transfer import batch_on, batches_on
@@ -37,6 +37,7 @@ from sparsefed.kernels.rows import row_moments, weighted_sum
 log = logging.getLogger(__name__)
 
 PLAIN_LIMIT = 1 << 15  # numbers in parameters of no known layer: each example has a gradient of each of them
+HIGHEST_RANK = 5  # of a batch that plain parameters are broadcast to
 PROBE_TOLERANCE = 1e-3  # of a client's norm: a layer used in a way the table does not describe is off by far more
 
 
@@ -271,20 +272,22 @@ class Prepared(NamedTuple):
     slots: dict[int, Slot]  # by id(parameter)
     plain: dict[str, tuple[nn.Parameter, Slot]]  # parameters that no layer of the table owns, by name
     apart: bool  # whether examples go through the model one by one, under `vmap`
+    rank: int  # of what plain parameters are broadcast to, with the examples' axis; 0: there are none, or apart
 
 
-def prepare(task: Task, dtype: torch.dtype, apart: bool = False) -> Prepared:
-    """Return a copy of the model for batched passes; `apart` is needed for plain parameters."""
+def prepare(task: Task, dtype: torch.dtype, apart: bool = False, rank: int = 0) -> Prepared:
+    """Return a copy of the model for batched passes; plain parameters need a `rank`, or examples `apart`."""
     module = working_copy(task, dtype).requires_grad_(False)
-    if apart:
-        for layer in module.modules():  # group normalisation of channels-last images has no batching rule
+    if apart or any(isinstance(layer, AnyTransposed) for layer in module.modules()):
+        # Group normalisation of channels-last images has no batching rule, and that of few channels is slow.
+        for layer in module.modules():
             if isinstance(layer, nn.Conv2d):
                 layer.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     named, loose = dict(module.named_parameters()), plain_parameters(task)
     plain = {slot.name: (named[slot.name], slot) for slot in task.slots if slot.name in loose}
     slots = {id(named[slot.name]): slot for slot in task.slots if slot.name not in loose}
     open_recurrent(module)
-    return Prepared(module, open_attention(module, slots), plain, apart)
+    return Prepared(module, open_attention(module, slots), plain, apart, rank)
 
 
 @contextmanager
@@ -308,21 +311,52 @@ def _fused_block(
     recording = _Recording(ready.slots, _groups(batch.sizes), theta.device)
     dtype = dict(ready.module.named_parameters())[task.slots[0].name].dtype
     inputs = in_dtype(task.prepare(batch.x), dtype)
-    spread = {name: _spread(parameter, len(batch.y)) for name, (parameter, _) in ready.plain.items()}
+    spread = {name: _spread(parameter, len(batch.y), ready.rank) for name, (parameter, _) in ready.plain.items()}
     with _recorded(ready, recording):
-        outputs = _apart(ready, recording, inputs, spread) if ready.apart else outputs_of(ready.module, inputs)
+        outputs = _apart(ready, recording, inputs, spread) if ready.apart else _together(ready, inputs, spread)
     shares = torch.from_numpy(1 / np.repeat(batch.sizes, batch.sizes)).float().to(theta.device)
     (task.losses(outputs, batch.y) * shares).sum().backward()  # type: ignore[no-untyped-call]
     for name, each in spread.items():
         if each.grad is not None:
-            rows = per_client_sum(each.grad, recording._groups)
-            recording.pieces[name] = Direct(ready.plain[name][1], rows)
+            slot = ready.plain[name][1]
+            rows = per_client_sum(each.grad.reshape(len(each), *slot.shape), recording._groups)
+            recording.pieces[name] = Direct(slot, rows)
     return FusedBlock(list(recording.pieces.values()), ids, theta, step)
 
 
-def _spread(parameter: Tensor, examples: int) -> Tensor:
-    """Return a parameter once for each example, in the memory of one, so that each has a gradient of its own."""
-    return parameter.detach().expand(examples, *parameter.shape).requires_grad_()
+def _spread(parameter: Tensor, examples: int, rank: int) -> Tensor:
+    """Return a parameter once for each example, in the memory of one, so that each has a gradient of its own.
+
+    With a rank, the examples' axis takes the place of a first axis of length 1, or stands before so many axes of
+    length 1 that the result has this rank: it then broadcasts with a batch as the parameter does.
+    """
+    given = parameter.detach()
+    if rank and _has_free_axis(parameter.shape):
+        return given.expand(examples, *given.shape[1:]).requires_grad_()
+    ones = [1] * max(0, rank - 1 - given.dim())
+    return given.view(*ones, *given.shape).expand(examples, *ones, *given.shape).requires_grad_()
+
+
+def _has_free_axis(shape: torch.Size) -> bool:
+    return len(shape) > 1 and shape[0] == 1
+
+
+def _ranks(task: Task) -> list[int]:
+    """Return the ranks to which the plain parameters of a model may be broadcast, those of all of them together."""
+    shapes = [parameter.shape for parameter in plain_parameters(task).values()]
+    own = [1 + len(shape) for shape in shapes if not _has_free_axis(shape)]
+    return list(range(max(2, *own), HIGHEST_RANK + 1)) if own else [HIGHEST_RANK]
+
+
+def _together(ready: Prepared, inputs: Tensor, spread: dict[str, Tensor]) -> Tensor:
+    """Return the outputs of a batch; each example uses its own copy of the plain parameters."""
+    if not spread:
+        return outputs_of(ready.module, inputs)
+
+    def run(*args: Tensor, **kwargs: Tensor) -> Tensor:
+        return functional_call(ready.module, spread, args, kwargs)  # type: ignore[no-any-return]
+
+    return outputs_of(run, inputs)  # type: ignore[arg-type]
 
 
 def _apart(ready: Prepared, recording: _Recording, inputs: Tensor, spread: dict[str, Tensor]) -> Tensor:
@@ -335,11 +369,11 @@ def _apart(ready: Prepared, recording: _Recording, inputs: Tensor, spread: dict[
 
     def alone(anchor: Tensor, parameters: dict[str, Tensor], x: Tensor) -> Tensor:
         recording.anchor = anchor
-        return functional_call(ready.module, parameters, (x,))
+        return functional_call(ready.module, parameters, (x,))  # type: ignore[no-any-return]
 
     with sdpa_kernel(SDPBackend.MATH):  # the only one that `vmap` can batch
         outputs = vmap(alone, randomness="different")(anchors, spread, inputs.contiguous().unsqueeze(1))
-    return outputs.squeeze(1)  # type: ignore[no-any-return]
+    return outputs.squeeze(1)
 
 
 # --- the engine ------------------------------------------------------------------------------------------------------
@@ -396,10 +430,15 @@ def _tried(task: Task, theta: Tensor, cohort: Cohort, dtype: torch.dtype) -> tup
     slow = working_copy(task, torch.float32).train(not draws(task.template))
     load_flat(task, slow, theta)
     truth = client_rows(task, slow, theta, batch, LocalStep(1.0, 0.0))
-    for apart in (False, True)[bool(plain_parameters(task)) :]:
-        cost = _probe(task, prepare(task, torch.float32, apart), theta, batch, truth)
+    ways = (
+        [(False, rank) for rank in (_ranks(task) if len(batch.y) > 1 else [])]
+        if plain_parameters(task)
+        else [(False, 0)]
+    )
+    for apart, rank in (*ways, (True, 0)):
+        cost = _probe(task, prepare(task, torch.float32, apart, rank), theta, batch, truth)
         if cost is not None:
-            copy = prepare(task, dtype, apart)
+            copy = prepare(task, dtype, apart, rank)
             copy.module.train()
             return copy, cost * torch.finfo(dtype).bits / 32
     log.warning("computing client by client: the model uses a layer's parameters outside that layer")
@@ -427,6 +466,10 @@ def _probe(task: Task, ready: Prepared, theta: Tensor, batch: Batch, truth: Tens
     off, size = torch.linalg.vector_norm(rows - truth, dim=1), torch.linalg.vector_norm(truth, dim=1)
     if bool((off > PROBE_TOLERANCE * size + 1e-12).any()):
         return None
+    for _, slot in ready.plain.values():  # a short gradient of its own would drown in the whole
+        mine, part = rows[:, slot.start : slot.stop], truth[:, slot.start : slot.stop]
+        if bool(((mine - part).norm(dim=1) > PROBE_TOLERANCE * part.norm(dim=1) + 1e-6 * size).any()):
+            return None
     own = sum(parameter.numel() for parameter, _ in ready.plain.values())
     return 3.0 * sum(saved.values()) / len(batch.y) + 8.0 * own  # saved tensors, their gradients, the layers' inputs
 

@@ -301,10 +301,10 @@ def _output_padding(layer: AnyTransposed, call: Call) -> list[int]:
         call.a.shape[2:],
         call.g.shape[2:],
         layer.stride,
-        layer.padding,
+        layer.padding,  # type: ignore[list-item]
         layer.dilation,
         layer.kernel_size,
-    ]  # type: ignore[list-item]
+    ]
     return [out - ((size - 1) * s - 2 * p + d * (k - 1) + 1) for size, out, s, p, d, k in zip(*sizes, strict=True)]
 
 
