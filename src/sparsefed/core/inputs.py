@@ -74,6 +74,15 @@ def each_input(x: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
     return cast("Tensor", x.map(change)) if isinstance(x, SeveralInputs) else change(x)
 
 
+def on_host(given: Any) -> Any:
+    """Return arrays, or a tuple or dict of them, with the tensors of any device in host memory."""
+    if isinstance(given, Mapping):
+        return {name: on_host(part) for name, part in given.items()}
+    if isinstance(given, tuple):
+        return tuple(on_host(part) for part in given)
+    return given.detach().cpu() if isinstance(given, Tensor) else given
+
+
 def as_tensors(x: Any) -> Tensor:
     """Return arrays as tensors that share their memory: one array, or a tuple or dict of them as `SeveralInputs`."""
     if isinstance(x, Mapping):
