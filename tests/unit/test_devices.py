@@ -117,7 +117,7 @@ def test_every_pre_aggregation_stays_on_the_device(mode: PretendedDevice, name: 
     compare(mode, {**SMALL, **PGD, "defense": {"name": "median", "pre": [{"name": name, **own}]}})
 
 
-TEXT: dict[str, Any] = {**text.RUN, "rounds": 2, "evaluate_every": 2, "threat": KNOWING}
+TEXT: dict[str, Any] = {**text.RUN, "rounds": 2, "evaluate_every": 2, "train": {"cohort": 4, "lr": 1.0}}
 TRIGGER = {"trigger": "w0 w1", "wanted": "w6", "epochs": 2, "points": 20}
 
 
@@ -126,7 +126,7 @@ def test_every_attack_stays_on_the_device(mode: PretendedDevice, name: str) -> N
     attacker = attack_info(ATTACKS[name])
     known = {parameter.name for part in (attacker.goal, attacker.method) for parameter in parameters(part, 1)}
     if "trigger" in known:
-        compare(mode, {**TEXT, "attack": {"name": name, **TRIGGER}})
+        compare(mode, {**TEXT, "threat": KNOWING, "attack": {"name": name, **TRIGGER}})
         return
     own = {"auxiliary": 20} if "auxiliary" in known else {}
     defense = {"name": "sparsefed", "k": 100, "clip_norm": 1.0}
@@ -148,8 +148,7 @@ LARGE = {"resnet9": {"width": 2}, "resnet101_ln": {"width": 2}, "lstm": {"width"
 
 @pytest.mark.parametrize("model", MODELS)
 def test_models_stay_on_the_device(mode: PretendedDevice, model: str) -> None:
-    table = {**TEXT, "train": {**TEXT["train"], "cohort": 3}} if model in TEXT_MODELS else SMALL
-    compare(mode, {**table, "model": {"name": model, **LARGE.get(model, {})}})
+    compare(mode, {**(TEXT if model in TEXT_MODELS else SMALL), "model": {"name": model, **LARGE.get(model, {})}})
 
 
 def test_blocks_are_fetched_in_order_while_others_compute() -> None:
@@ -227,7 +226,7 @@ class Two(nn.Module):
 def measured() -> tuple[dict[str, Any], Any]:
     """Features in natural units, float64, for a regression of four values."""
     draw = np.random.default_rng(4)
-    table, series = draw.normal(size=(120, 3)) * (1e-3, 1, 1e3), draw.normal(size=(120, 5, 2))
+    table, series = draw.normal(size=(120, 3)) * (1e-3, 1, 1e3), draw.normal(size=(120, 2, 2))
     return {"table": table, "series": series}, draw.normal(size=(120, 4))
 
 
@@ -240,7 +239,7 @@ def test_several_inputs_stay_on_the_device(
 ) -> None:
     monkeypatch.setattr(inputs, "WITHOUT_FLOAT64", frozenset({DEVICE.type}) if narrow else frozenset())
     x, y = measured()
-    options: dict[str, Any] = {"devices": 10, "cohort": 5, "rounds": 3, "schedule": 0.05, "defense": "median"}
+    options: dict[str, Any] = {"devices": 10, "cohort": 3, "rounds": 2, "schedule": 0.05, "defense": "median"}
     train = {"worker_momentum": 0.5, **local}
     ends = []
     for device in ("cpu", "cuda"):
