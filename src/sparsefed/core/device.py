@@ -67,7 +67,7 @@ def exactly(device: torch.device) -> AbstractContextManager[Any]:
     """Return a context in which convolutions on a CUDA device keep float32 and repeat their bits."""
     if device.type != "cuda":
         return nullcontext()
-    return torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False)  # type: ignore[no-untyped-call, no-any-return]
+    return torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False)
 
 
 def generators(device: torch.device) -> list[torch.Generator]:
