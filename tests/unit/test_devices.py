@@ -143,12 +143,14 @@ def test_every_engine_stays_on_the_device(mode: PretendedDevice, engine: str, lo
     compare(mode, {**SMALL, **PGD, "train": train, "model": {"name": "cnn", "width": 2}})
 
 
-LARGE = {"resnet9": {"width": 2}, "resnet101_ln": {"width": 2}, "lstm": {"width": 8, "hidden": 8}}
+NARROW = {"resnet9": {"width": 2}, "resnet101_ln": {"width": 2}, "lstm": {"width": 8, "hidden": 8}}
+FEW: dict[str, Any] = {**SMALL, "data": {**SMALL["data"], "devices": 400}, "train": {**SMALL["train"], "cohort": 2}}
+DEEP = pytest.param("resnet101_ln", marks=pytest.mark.slow)
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", [*(model for model in MODELS if model not in DEEP.values), DEEP])
 def test_models_stay_on_the_device(mode: PretendedDevice, model: str) -> None:
-    compare(mode, {**(TEXT if model in TEXT_MODELS else SMALL), "model": {"name": model, **LARGE.get(model, {})}})
+    compare(mode, {**(TEXT if model in TEXT_MODELS else FEW), "model": {"name": model, **NARROW.get(model, {})}})
 
 
 def test_blocks_are_fetched_in_order_while_others_compute() -> None:
