@@ -314,7 +314,7 @@ def _own(layout: ModelLayout, root: Rows | Parts) -> Tensor:
     if len(rows) != 1:
         raise ConfigError(f"root holds {len(rows)} updates, but it is the server's own: give one")
     (block,) = as_blocks(rows, 1)
-    return block.tensor[0]
+    return block.tensor[0].to(layout.theta.device)
 
 
 def _numbered(layout: ModelLayout, rows: Rows) -> Iterator[Block]:

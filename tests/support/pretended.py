@@ -156,11 +156,11 @@ class _Made(TorchFunctionMode):
 
 
 class PretendedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A mode in which tensors can be made on, and moved to, the pretended device."""
+    """A mode in which tensors can be made on, and moved to, the pretended device; `narrow`: which has no float64."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.strict, self._made = False, _Made()
+        self.strict, self.narrow, self._made = False, False, _Made()
 
     def __enter__(self) -> PretendedDevice:
         self._made.__enter__()  # type: ignore[no-untyped-call]
@@ -175,6 +175,8 @@ class PretendedDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
         out = _computed(func, args, kwargs or {})
         if self.strict and func.overloadpacket in FACTORIES and not isinstance(out, Pretended) and out.numel() > 1:
             raise MixedDeviceError(f"{func} made {tuple(out.shape)} on the CPU")
+        if self.narrow and isinstance(out, Pretended) and out.dtype is torch.float64:
+            raise MixedDeviceError(f"{func} made float64 on a device that has none")
         return out
 
     @contextmanager

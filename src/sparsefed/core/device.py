@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sparsefed.core.errors import ConfigError, quoted
-from sparsefed.core.inputs import each_input, has_float64
+from sparsefed.core.inputs import each_part, has_float64
 from sparsefed.core.types import Defense, State
 
 CPU = torch.device("cpu")
@@ -67,7 +67,7 @@ def exactly(device: torch.device) -> AbstractContextManager[Any]:
     """Return a context in which convolutions on a CUDA device keep float32 and repeat their bits."""
     if device.type != "cuda":
         return nullcontext()
-    return torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False)  # type: ignore[no-untyped-call, no-any-return]
+    return torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False)
 
 
 def generators(device: torch.device) -> list[torch.Generator]:
@@ -93,5 +93,5 @@ def state_on(state: State, device: torch.device) -> State:
 def examples_on(part: Tensor, device: torch.device) -> Tensor:
     """Return examples or targets on a device; for one without float64, in float32."""
     if has_float64(device):
-        return each_input(part, lambda each: each.to(device))
-    return each_input(part, lambda each: (each.float() if each.dtype is torch.float64 else each).to(device))
+        return each_part(part, lambda each: each.to(device))
+    return each_part(part, lambda each: (each.float() if each.dtype is torch.float64 else each).to(device))

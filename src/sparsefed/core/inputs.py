@@ -69,9 +69,18 @@ def has_float64(device: torch.device) -> bool:
     return device.type not in WITHOUT_FLOAT64
 
 
-def each_input(x: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+def each_part(x: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
     """Return inputs changed by a function: one tensor, or each of several."""
     return cast("Tensor", x.map(change)) if isinstance(x, SeveralInputs) else change(x)
+
+
+def on_host(given: Any) -> Any:
+    """Return arrays, or a tuple or dict of them, with the tensors of any device in host memory."""
+    if isinstance(given, Mapping):
+        return {name: on_host(part) for name, part in given.items()}
+    if isinstance(given, tuple):
+        return tuple(on_host(part) for part in given)
+    return given.detach().cpu() if isinstance(given, Tensor) else given
 
 
 def as_tensors(x: Any) -> Tensor:
@@ -138,7 +147,7 @@ def _scaler(scale: Scale) -> Prepare:
 
 def in_dtype(inputs: Tensor, dtype: torch.dtype) -> Tensor:
     """Return prepared inputs in the dtype that a model computes in; integers stay as they are."""
-    return each_input(inputs, lambda part: part.to(dtype) if part.is_floating_point() else part)
+    return each_part(inputs, lambda part: part.to(dtype) if part.is_floating_point() else part)
 
 
 def outputs_of(module: nn.Module, inputs: Tensor) -> Tensor:

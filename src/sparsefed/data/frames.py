@@ -98,7 +98,7 @@ def items(dataset: Any, pixels: Callable[[Any], Any]) -> tuple[Any, Any]:
     """
     if hasattr(dataset, "tensors"):
         rows: list[tuple[Any, ...]] = []
-        columns: list[Any] = [tensor.numpy() for tensor in dataset.tensors]
+        columns: list[Any] = [tensor.detach().cpu().numpy() for tensor in dataset.tensors]
     else:
         rows = [tuple(item) if isinstance(item, tuple | list) else (item,) for item in _iterated(dataset)]
         short = next((i for i, row in enumerate(rows) if len(row) != len(rows[0]) or len(row) < 2), None)

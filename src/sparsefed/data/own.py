@@ -89,9 +89,11 @@ def from_arrays(
     >>> DATA.read(None).classes
     ('cat', 'dog')
     """
-    examples = Examples(x, y, users)
+    from sparsefed.core.inputs import on_host
+
+    examples, own_test = Examples(*on_host((x, y, users))), None if test is None else Examples(*on_host(tuple(test)))
     reading = Reading(test_share, normalise, images, target)
-    return _dataset(name, lambda: (examples, None if test is None else Examples(*test), classes), reading)
+    return _dataset(name, lambda: (examples, own_test, classes), reading)
 
 
 def from_folder(

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sparsefed.core.device import examples_on, home
 from sparsefed.core.engine import Cohort, Engine, LocalStep
-from sparsefed.core.inputs import each_input
+from sparsefed.core.inputs import each_part
 from sparsefed.core.types import Batch, Block, IntArray
 from sparsefed.kernels.blocks import RowsBlock
 
@@ -61,7 +61,7 @@ def _fetched(gather: Callable[[IntArray], Batch], ids: IntArray, device: torch.d
         return batch
     stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     with torch.cuda.stream(stream):
-        x, y = (each_input(part, lambda each: each.pin_memory().to(device, non_blocking=True)) for part in batch[:2])
+        x, y = (each_part(part, lambda each: each.pin_memory().to(device, non_blocking=True)) for part in batch[:2])
     stream.synchronize()
     return batch._replace(x=x, y=y)
 
@@ -75,4 +75,4 @@ def _received(batch: Batch, device: torch.device) -> Batch:
         return part
 
     moved = batch_on(batch, device)
-    return moved._replace(x=each_input(moved.x, owned), y=owned(moved.y))
+    return moved._replace(x=each_part(moved.x, owned), y=owned(moved.y))
