@@ -102,4 +102,4 @@ FORKING = SimpleNamespace(Popen=ForkedProcess, PIPE=subprocess.PIPE, TimeoutExpi
 
 def fork_workers() -> None:
     """Let the pools of this process fork their workers from now on; a test sets `pool.subprocess` for itself alone."""
-    pool.subprocess = FORKING  # type: ignore[assignment]
+    pool.subprocess = FORKING  # type: ignore[assignment, attr-defined]
