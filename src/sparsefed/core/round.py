@@ -178,7 +178,7 @@ class _Honest:
             return
         federation, context = self._setup.federation, self._context
         cohort = Cohort(self.ids, federation.sizes(self.ids), partial(federation.training, round=context.round))
-        for block in self._setup.engine(self._theta, cohort, _local_step(self._setup, context)):
+        for block in self._setup.engine(self._theta, cohort, local_step(self._setup, context)):
             watched = _Watched(block)
             self.norms += watched.norms().tolist()
             if self._keep:
@@ -247,11 +247,12 @@ def _context(setup: RoundSetup, theta: Tensor, round: int) -> Context:
     if root is None:
         return context
     cohort = Cohort(np.zeros(1, np.int64), root.sizes, lambda ids: root)  # noqa: ARG005
-    (block,) = setup.engine(theta, cohort, _local_step(setup, context))
+    (block,) = setup.engine(theta, cohort, local_step(setup, context))
     return context._replace(root=block.rows()[0])
 
 
-def _local_step(setup: RoundSetup, context: Context) -> LocalStep:
+def local_step(setup: RoundSetup, context: Context) -> LocalStep:
+    """Return the numbers that define every device's local training in a round."""
     seed = integer_seed(setup.seed, "layers", context.round)
     return LocalStep(_rate(setup, context), setup.weight_decay, seed, setup.plan)
 
@@ -305,7 +306,7 @@ def _knowledge(
 
 def _total_rate(setup: RoundSetup, context: Context, hostile: IntArray) -> float:
     """Return the sum of a device's step rates, averaged over the attackers: the factor on a constant gradient."""
-    step, sizes = _local_step(setup, context), setup.federation.sizes(hostile)
+    step, sizes = local_step(setup, context), setup.federation.sizes(hostile)
     if one_step(step.plan, sizes):
         return step.scale
     return float(np.mean([sum(turn.rate for turn in turns(step, 0, size)) for size in sizes.tolist()]))
@@ -313,7 +314,7 @@ def _total_rate(setup: RoundSetup, context: Context, hostile: IntArray) -> float
 
 def _trainer(setup: RoundSetup, theta: Tensor, context: Context, hostile: IntArray) -> Callable[[Batch], Tensor] | None:
     """Return a function that trains the attackers honestly on given examples, or None if that is one gradient."""
-    step = _local_step(setup, context)
+    step = local_step(setup, context)
     if one_step(step.plan, setup.federation.sizes(hostile)):
         return None
 
