@@ -134,8 +134,8 @@ def test_the_run_off_never_bears_more_than_the_worst_case(groups: int) -> None:
     changes[winner[:, None] == winner[None]] = groups + 1
     exact, certified = changes.min(1) - 1, run_off(ranks)
     assert (certified <= exact).all()
-    print(groups, (certified == exact).mean())
-    assert (certified == exact).mean() > 0.9
+    assert groups > 5 or (certified == exact).all()
+    assert (certified == exact).mean() > 0.98
 
 
 def test_the_run_off_is_two_rounds_as_by_hand() -> None:
@@ -174,7 +174,7 @@ def test_clopper_and_pearson_invert_the_binomial_tails(trials: int, data: st.Dat
 
 def test_random_subsets_are_the_theorem_point_by_point() -> None:
     draw = np.random.default_rng(0)
-    votes = np.where(draw.random((400, 25)) < np.linspace(0.3, 1, 25), 1, draw.integers(4, size=(400, 25)))
+    votes = np.where(draw.random((400, 25)) < np.linspace(0, 1, 25), 1, draw.integers(4, size=(400, 25)))
     certified = random_subsets(votes, 4, devices=60, subset=3, confidence=0.99)
     for point, bears in enumerate(certified):
         counts = tally(votes, 4)[point]

@@ -108,7 +108,9 @@ class GroupStacks:
 
         turns = stack[0].device.turns
         if len(turns) == 1:
-            inputs = (x, y) if turns[0].examples is None else chosen_examples(x, y, [each.device.turns[0] for each in stack])
+            inputs = (
+                (x, y) if turns[0].examples is None else chosen_examples(x, y, [each.device.turns[0] for each in stack])
+            )
             flat = torch.cat([part.float().flatten(1) for part in gradients(start, *inputs)], 1)
             return flat.add_(theta, alpha=step.weight_decay).mul_(turns[0].rate)
         local = [part.clone() for part in start]

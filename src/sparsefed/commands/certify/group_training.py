@@ -245,9 +245,9 @@ def label_ranks(task: Task, thetas: Tensor, x: Tensor, dtype: torch.dtype, batch
         inputs = inputs.to(dtype) if inputs.is_floating_point() else inputs
         for group, own in enumerate(weights):
             scores = torch.nan_to_num(functional_call(module, own, (inputs,)).float(), nan=-torch.inf)
-            order = torch.argsort(scores, 1, descending=True, stable=True)
+            order = torch.argsort(scores, dim=1, descending=True, stable=True)
             if ranks is None:
                 ranks = np.empty((len(weights), len(x), scores.shape[1]), np.uint8)
-            ranks[group, low : low + batch] = torch.argsort(order, 1).to(torch.uint8).numpy()
+            ranks[group, low : low + batch] = torch.argsort(order, dim=1).to(torch.uint8).numpy()
     assert ranks is not None
     return ranks
