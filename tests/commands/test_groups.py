@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from benchmarks.vote_attacks import KINDS, SETTINGS, flips, scene
 from torch import Tensor
 
 import sparsefed
-from benchmarks.vote_attacks import KINDS, SETTINGS, flips, scene
 from sparsefed import config as configs
 from sparsefed import data
 from sparsefed.commands.certify import VoteCertificate

@@ -42,7 +42,7 @@ def tally(votes: Labels, classes: int) -> IntArray:
            [0, 1, 2]])
     """
     require(votes.ndim == 2 and votes.size > 0, "a vote needs at least one group and one test point")
-    require(0 <= votes.min() and votes.max() < classes, f"a vote is for one of the labels 0 to {classes - 1}")
+    require(votes.min() >= 0 and votes.max() < classes, f"a vote is for one of the labels 0 to {classes - 1}")
     counts = np.zeros((votes.shape[1], classes), np.int64)
     points = np.arange(votes.shape[1])
     for group in votes:

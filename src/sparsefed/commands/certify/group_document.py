@@ -38,16 +38,16 @@ MEANINGS = {
     VOTE: "The groups' models vote; a device reaches the vote of its own group alone (FLCert-D). The exact worst case.",
     SPREAD: "Each device is in several groups, which learn from more data; it reaches the votes of all of them (Finite "
     "Aggregation).",
-    RUN_OFF: "The two labels with most votes go to a second round, in which each group votes for the one that its model "
-    "scores higher (Run-Off Election).",
+    RUN_OFF: "The two labels with most votes go to a second round, in which each group votes for the one that its "
+    "model scores higher (Run-Off Election).",
     INSIDE: "The vote, where changing a vote takes as many devices of a group as its own server (the config's, which "
     "clips) bears on that point, and one more: the cheapest set of votes to buy. The exact worst case at these prices.",
-    SUBSETS: "Each group is drawn at random; certified is the vote over all subsets of that size (FLCert-P), by a sample "
-    "of them, with the stated confidence for all test points together.",
+    SUBSETS: "Each group is drawn at random; certified is the vote over all subsets of that size (FLCert-P), by a "
+    "sample of them, with the stated confidence for all test points together.",
     KNOWN: "The vote of the drawn groups themselves, for attackers who know the draw: no probability in it.",
     RECURSION: "One model that all devices train, by the paper's recursion made sound (l1).",
     L2_ROUTE: "One model that all devices train, by the l2 route for one softmax layer.",
-    ALONE: "One model that all devices train. Any single device may change any prediction, as far as anything is proven.",
+    ALONE: "One model that all devices train. As far as anything is proven, a single device may change any prediction.",
 }
 PROMISES = {"exact": "certificate", "bound": "certificate", "confidence": "with confidence", "none": "none"}
 RESTS_ON = (
@@ -105,8 +105,8 @@ def _summary(result: VoteCertificate) -> Iterator[doc.Block]:
     )
     yield doc.note(
         "Largest m: up to which more than the most frequent label's share "
-        f"({percent(result.chance)}) is certified. Models: that are kept and asked at inference. Hidden among: devices of "
-        "the smallest sum that secure aggregation shows to a server.",
+        f"({percent(result.chance)}) is certified. Models: that are kept and run at inference. Hidden among: devices "
+        "of the smallest sum that secure aggregation shows to a server.",
         page_only=False,
     )
     yield doc.table("Costs", ("What", "The vote", "One model"), _cost_rows(result), "facts")
@@ -120,8 +120,8 @@ def verdict(result: VoteCertificate) -> str:
     devices = f"{m:,} of {result.plan.devices:,} devices"
     if best is None:
         return (
-            f"No certificate here says more than always naming the most frequent label does with {devices} compromised: "
-            "use other groups (more of them bear more, larger ones learn more), or a smaller m."
+            f"No certificate here says more than always naming the most frequent label does with {devices} "
+            "compromised: use other groups (more of them bear more, larger ones learn more), or a smaller m."
         )
     sure = f"with {share_down(result.confidence)} confidence " if best.promise == "confidence" else ""
     return (
@@ -133,21 +133,21 @@ def verdict(result: VoteCertificate) -> str:
 def _remarks(result: VoteCertificate) -> Iterator[str]:
     m, kept = result.wanted, result.kept
     yield (
-        f"The rule: most certified accuracy at m = {m:,} (--attackers or --share; by default 1 % of the devices), and of "
-        f"those within {100 * CLOSE:g} points the one with fewest models."
+        f"The rule: most certified accuracy at m = {m:,} (--attackers or --share; by default 1 % of the devices), and "
+        f"of those within {100 * CLOSE:g} points the one with fewest models."
     )
     if kept is not None and kept.groups < result.plan.groups:
         yield (
             f"For m = {m:,} the first {kept.groups:,} groups are enough: their vote alone certifies "
-            f"{share_down(kept.accuracy)}, within {100 * ENOUGH:g} point of the best; the other models need not be kept."
+            f"{share_down(kept.accuracy)}, within {100 * ENOUGH:g} point of the best. The others need not be kept."
         )
     priced = [each for each in result.curves if each.name == INSIDE]
     if priced:
         yield _gain(priced[0], result.curve(VOTE))
     if result.distilled is not None:
         yield (
-            f"Distilled into one model, trained on the vote's labels: {percent(result.distilled)} test accuracy. It has "
-            "NO certificate: whoever takes part in that training can change it."
+            f"Distilled into one model, trained on the vote's labels: {percent(result.distilled)} test accuracy. It "
+            "has NO certificate: whoever takes part in that training can change it."
         )
 
 
@@ -158,8 +158,8 @@ def _gain(priced: CertificateCurve, vote: CertificateCurve) -> str:
     best = int(np.argmax(gains))
     if gains[best] <= 0:
         return (
-            "The defense inside groups adds nothing to the vote here: no group's own certificate bears one of its devices "
-            "on a point where that matters. It needs larger groups of devices that are alike, and a tight clip norm."
+            "The defense inside groups adds nothing to the vote here: no group's own certificate bears one of its "
+            "devices on a point where that matters. It needs larger groups of similar devices, and a tight clip norm."
         )
     return (
         f"The defense inside groups adds most at m = {best:,}: {share_down(priced.at(best))} instead of "
