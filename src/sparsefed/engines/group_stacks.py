@@ -10,22 +10,20 @@ another one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from sparsefed.core.engine import Cohort, LocalPlan, LocalStep, few
+from sparsefed.core.engine import Cohort, LocalPlan, LocalStep, few, turns
 from sparsefed.core.task import Task, draws, working_copy
 from sparsefed.engines.several_steps import (
     STACK_LIMIT,
-    Device,
     StepBlock,
     chosen_examples,
     descend,
-    devices_of,
     operations,
     share_out,
     stackable,
@@ -42,11 +40,12 @@ class GroupWork(NamedTuple):
     step: LocalStep
 
 
-class _Member(NamedTuple):
-    """A device of a group in a stack."""
+class _Stack(NamedTuple):
+    """Devices of equal size with their prepared examples, to be computed in one pass."""
 
-    group: int
-    device: Device
+    places: tuple[tuple[int, int], ...]  # of each device: its group and its row in that group's cohort
+    x: Tensor  # [m, examples, ...]
+    y: Tensor  # [m, examples]
 
 
 def worth_stacking(task: Task, theta: Tensor, cohort: Cohort, plan: LocalPlan) -> bool:
@@ -65,56 +64,71 @@ class GroupStacks:
     def __init__(self, task: Task, dtype: torch.dtype) -> None:
         self._task, self._dtype = task, dtype
         self._modules = [working_copy(task, dtype).train() for _ in range(torch.get_num_threads())]
+        self._ids: list[bytes] = []
+        self._stacks: list[_Stack] = []
 
-    def rows(self, groups: Sequence[GroupWork]) -> list[Tensor]:
-        """Return the updates of each group's cohort [m, d], in the order of its ids."""
+    def rows(self, groups: Sequence[GroupWork], same_examples: bool = False) -> list[Tensor]:
+        """Return the updates of each group's cohort [m, d], in the order of its ids.
+
+        Args:
+            groups: The groups, with their models and cohorts.
+            same_examples: Whether the same ids mean the same examples as in the call before, which then are kept.
+        """
+        ids = [each.cohort.ids.tobytes() for each in groups]
+        if not (same_examples and ids == self._ids):
+            self._ids, self._stacks = ids, [*self._stacked(groups)]
         out = [torch.empty(len(each.cohort.ids), self._task.d) for each in groups]
-        members: dict[tuple[int, float, float], list[_Member]] = {}
-        for number, each in enumerate(groups):
-            batch = each.cohort.gather(each.cohort.ids)
-            for device in devices_of(self._task, each.cohort.ids, batch, each.step, self._dtype):
-                key = (len(device.y), each.step.scale, each.step.weight_decay)
-                members.setdefault(key, []).append(_Member(number, device))
 
-        def work(module: nn.Module, stack: list[_Member]) -> None:
-            rows = self._stacked(module, groups, stack)
-            for row, (number, device) in zip(rows, stack, strict=True):
-                out[number][device.row] = row
+        def work(module: nn.Module, stack: _Stack) -> None:
+            for row, (group, place) in zip(self._updates(module, groups, stack), stack.places, strict=True):
+                out[group][place] = row
 
-        share_out(work, [stack for each in members.values() for stack in self._stacks(each)], self._modules)
+        share_out(work, self._stacks, self._modules)
         return out
 
-    def _stacks(self, members: list[_Member]) -> list[list[_Member]]:
-        each = 4 * (3 * self._task.d + 2 * members[0].device.x.numel())
-        size = max(1, STACK_BYTES // each)
-        return [members[low : low + size] for low in range(0, len(members), size)]
+    def _stacked(self, groups: Sequence[GroupWork]) -> Iterator[_Stack]:
+        """Yield stacks of devices of equal size, whose groups train with the same numbers."""
+        alike: dict[tuple[int, float, float], list[tuple[tuple[int, int], Tensor, Tensor]]] = {}
+        for number, each in enumerate(groups):
+            batch = each.cohort.gather(each.cohort.ids)
+            inputs, sizes = self._task.prepare(batch.x), batch.sizes.tolist()
+            inputs = inputs.to(self._dtype) if inputs.is_floating_point() else inputs
+            parts = zip(torch.split(inputs, sizes), torch.split(batch.y, sizes), strict=True)
+            for place, (x, y) in enumerate(parts):
+                key = (len(y), each.step.scale, each.step.weight_decay)
+                alike.setdefault(key, []).append(((number, place), x, y))
+        for devices in alike.values():
+            size = max(1, STACK_BYTES // (4 * (3 * self._task.d + 2 * devices[0][1].numel())))
+            for low in range(0, len(devices), size):
+                places, x, y = zip(*devices[low : low + size], strict=True)
+                yield _Stack(places, torch.stack(x), torch.stack(y))
 
-    def _stacked(self, module: nn.Module, groups: Sequence[GroupWork], stack: Sequence[_Member]) -> Tensor:
-        """Return the updates [m, d] of devices of equal size, each from its own group's model."""
-        task, step = self._task, groups[stack[0].group].step
-        theta = torch.stack([groups[member.group].theta for member in stack])
-        start = StepBlock(task, theta, step, theta).parts(theta)
-        x = torch.stack([member.device.x for member in stack])
-        y = torch.stack([member.device.y for member in stack])
-        names = [slot.name for slot in task.slots]
+    def _updates(self, module: nn.Module, groups: Sequence[GroupWork], stack: _Stack) -> Tensor:
+        """Return the updates [m, d] of a stack, each from its own group's model."""
+        theta = torch.stack([groups[group].theta for group, _ in stack.places])
+        step, examples = groups[stack.places[0][0]].step, stack.y.shape[1]
+        work = [(groups[group], place) for group, place in stack.places]
+        every = [turns(each.step, int(each.cohort.ids[place]), examples) for each, place in work]
+        start = StepBlock(self._task, theta, step, theta).parts(theta)
+        local = start if len(every[0]) == 1 else [part.clone() for part in start]
+        for turn, (chosen, rate) in enumerate(every[0]):
+            x, y = stack.x, stack.y
+            if chosen is not None:
+                x, y = chosen_examples(x, y, [own[turn] for own in every])
+            gradients = self._gradients(module, local, x, y)
+            if len(every[0]) == 1:
+                flat = torch.cat([part.float().flatten(1) for part in gradients], 1)
+                return flat.add_(theta, alpha=step.weight_decay).mul_(rate)
+            descend(local, [part.float() for part in gradients], start, rate, step)
+        return theta - torch.cat([part.flatten(1) for part in local], 1)
+
+    def _gradients(self, module: nn.Module, local: list[Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        """Return the gradient of each device's mean loss at its own weights, parameter by parameter."""
+        names = [slot.name for slot in self._task.slots]
 
         def loss(weights: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-            return task.losses(functional_call(module, weights, (x,)), y).mean()
+            return self._task.losses(functional_call(module, weights, (x,)), y).mean()
 
-        def gradients(local: list[Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
-            weights = [mine.to(self._dtype).detach().requires_grad_() for mine in local]
-            total = vmap(loss)(dict(zip(names, weights, strict=True)), x, y).sum()
-            return torch.autograd.grad(total, weights, materialize_grads=True)
-
-        turns = stack[0].device.turns
-        if len(turns) == 1:
-            inputs = (
-                (x, y) if turns[0].examples is None else chosen_examples(x, y, [each.device.turns[0] for each in stack])
-            )
-            flat = torch.cat([part.float().flatten(1) for part in gradients(start, *inputs)], 1)
-            return flat.add_(theta, alpha=step.weight_decay).mul_(turns[0].rate)
-        local = [part.clone() for part in start]
-        for turn, (chosen, rate) in enumerate(turns):
-            inputs = (x, y) if chosen is None else chosen_examples(x, y, [each.device.turns[turn] for each in stack])
-            descend(local, [part.float() for part in gradients(local, *inputs)], start, rate, step)
-        return theta - torch.cat([part.flatten(1) for part in local], 1)
+        weights = [mine.to(self._dtype).detach().requires_grad_() for mine in local]
+        total = vmap(loss)(dict(zip(names, weights, strict=True)), x, y).sum()
+        return torch.autograd.grad(total, weights, materialize_grads=True)

@@ -25,6 +25,7 @@ from sparsefed.config import BuiltSimulation, Config, live
 from sparsefed.core.dtypes import computed_in
 from sparsefed.core.engine import Cohort, LocalStep
 from sparsefed.core.errors import RunError
+from sparsefed.core.federation import none
 from sparsefed.core.progress import OnProgress, Progress
 from sparsefed.core.rng import integer_seed
 from sparsefed.core.round import RoundSetup, ServerState, local_step, run_round, start
@@ -97,26 +98,23 @@ def train_groups(
         RunError: The folder holds groups of another config, or cannot be written to.
     """
     setups = [group_setup(built, plan, group) for group in range(plan.groups)]
-    stacks = _stacks(built, setups)
-    few = STACKED_GROUPS if stacks else 1
+    stacked = _stacked(built, setups)
+    few = STACKED_GROUPS if stacked else 1
     reports, key = _Reports(len(setups), built.rounds, on_progress), training_key(built.config, plan)
     with disk(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
         trained = [
-            _trained(built, setups[first : first + few], stacks, _File(folder, first, key), reports)
+            _trained(built, setups[first : first + few], stacked, _File(folder, first, key), reports)
             for first in range(0, len(setups), few)
         ]
     return GroupModels(torch.cat([each.thetas for each in trained]), torch.cat([each.longest for each in trained]))
 
 
-def _stacks(built: BuiltSimulation, setups: Sequence[RoundSetup]) -> GroupStacks | None:
-    """Return the engine for stacks of groups, or None if each group is computed faster by itself."""
+def _stacked(built: BuiltSimulation, setups: Sequence[RoundSetup]) -> bool:
+    """Return whether groups are computed in stacks, or each by itself because that is faster."""
     setup = max(setups, key=lambda each: int(np.diff(each.federation.partition.offsets).max()))
-    cohort = _cohort(setup, 1)
-    if setup.root is not None or not worth_stacking(built.task, built.theta, cohort, setup.plan):
-        return None
-    return GroupStacks(built.task, computed_in(built.config.train.dtype))
+    return setup.root is None and worth_stacking(built.task, built.theta, _cohort(setup, 1), setup.plan)
 
 
 # --- a few groups, round by round ------------------------------------------------------------------------------------
@@ -125,12 +123,13 @@ def _stacks(built: BuiltSimulation, setups: Sequence[RoundSetup]) -> GroupStacks
 def _trained(
     built: BuiltSimulation,
     setups: Sequence[RoundSetup],
-    stacks: GroupStacks | None,
+    stacked: bool,
     file: _File,
     reports: _Reports,
 ) -> GroupModels:
     """Train some groups together, from the last state in their file."""
     begin = [start(setup, built.theta) for setup in setups]
+    stacks = GroupStacks(built.task, computed_in(built.config.train.dtype)) if stacked else None
     states, longest = file.read(begin, built.rounds)
     reports.begin(len(setups), states[0].round)
     while (done := states[0].round) < built.rounds:
@@ -156,7 +155,7 @@ def _engines(
         GroupWork(state.theta, _cohort(setup, round), local_step(setup, Context(round, setup.schedule(round))))
         for setup, state in zip(setups, states, strict=True)
     ]
-    for rows in stacks.rows(work):
+    for rows in stacks.rows(work, all(setup.federation.augment is none for setup in setups)):
 
         def ready(theta: Tensor, cohort: Cohort, step: LocalStep, rows: Tensor = rows) -> Iterator[Block]:  # noqa: ARG001
             yield RowsBlock(rows, cohort.ids)
