@@ -1,16 +1,18 @@
 """Certified accuracy by votes of groups on real data: the tables of docs/certified_accuracy.md.
 
-    python -m benchmarks.votes [NAME ...]
+    python -m benchmarks.votes [--curves FILE.json] [NAME ...]
 
-without names runs every setting of SETTINGS; each line has the accuracy without attackers, certified accuracy for some
+without names runs every setting of SETTINGS; with --curves the whole curves are added to a file. Each line has the accuracy without attackers, certified accuracy for some
 numbers of compromised devices, and the cpu time of training the groups and of everything.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import sparsefed
@@ -46,6 +48,11 @@ HUNDRED = (1, 3, 10, 20, 40)
 ONE_ROUND = {"name": "clipping", "clip_norm": 1.0, "rho": 0.0}
 
 SETTINGS = {
+    "certified.toml": Setting(
+        _table(FMNIST, SOFTMAX, 20, {"lr": 0.006, "schedule": "constant"}, defense={**ONE_ROUND, "clip_norm": 5.5}),
+        100,
+        HUNDRED,
+    ),
     "fmnist softmax": Setting(_table(FMNIST, SOFTMAX, 20, _local(1, 20, 0.01)), 100, HUNDRED),
     "fmnist softmax, spread 2": Setting(_table(FMNIST, SOFTMAX, 20, _local(1, 20, 0.01)), 100, HUNDRED, {"spread": 2}),
     "fmnist softmax, random subsets of 2": Setting(
@@ -92,8 +99,8 @@ SETTINGS = {
 }
 
 
-def rows(setting: Setting) -> list[str]:
-    """Train and certify a setting; return a line of the table for each of its certificates."""
+def rows(setting: Setting) -> dict[str, tuple[str, list[float]]]:
+    """Train and certify a setting; return for each of its certificates a line of the table and the whole curve."""
     trained: list[float] = []
 
     def watch(progress: Progress) -> None:
@@ -103,22 +110,27 @@ def rows(setting: Setting) -> list[str]:
     began = time.process_time()
     result = sparsefed.certify(setting.table, groups=setting.groups, on_progress=watch, **setting.options)
     ended = time.process_time()
-    lines = []
+    lines = {}
     for curve in result.curves:
         certified = [f"m = {m}: {100 * curve.at(m):.1f}" for m in setting.numbers]
         cpu = f"{trained[0] - began:.0f} s, {ended - began:.0f} s"
         cells = [f"{setting.groups}", curve.name, f"{100 * curve.accuracy:.1f}", ", ".join(certified), cpu]
-        lines.append(" | ".join(cells))
+        lines[curve.name] = " | ".join(cells), [round(value, 4) for value in curve.certified.tolist()]
     return lines
 
 
 def main(arguments: Sequence[str]) -> None:
     """Print the table."""
+    curves = Path(arguments[1]) if arguments[:1] == ["--curves"] else None
+    kept = json.loads(curves.read_text(encoding="utf-8")) if curves and curves.exists() else {}
     print("| setting | groups | certificate | accuracy | certified | cpu: groups trained, in all |")
     print("| --- | ---: | --- | ---: | --- | --- |")
-    for name in arguments or SETTINGS:
-        for line in rows(SETTINGS[name]):
+    for name in arguments[2 if curves else 0 :] or SETTINGS:
+        for certificate, (line, curve) in rows(SETTINGS[name]).items():
             print(f"| {name} | {line} |", flush=True)
+            kept[f"{name}: {certificate}"] = curve
+        if curves:
+            curves.write_text(json.dumps(kept) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

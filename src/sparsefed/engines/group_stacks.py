@@ -58,6 +58,11 @@ def worth_stacking(task: Task, theta: Tensor, cohort: Cohort, plan: LocalPlan) -
     return operations(task, batch) * examples <= STACK_LIMIT and stackable(task, theta, batch)
 
 
+def _inputs(x: Tensor, plan: LocalPlan) -> int:
+    """Return how many numbers one step of a device with these examples reads."""
+    return x.numel() if plan.batch is None else x[: plan.batch].numel()
+
+
 class GroupStacks:
     """The engine for stacks of groups: one working copy of the module for each thread."""
 
@@ -98,7 +103,7 @@ class GroupStacks:
                 key = (len(y), each.step.scale, each.step.weight_decay)
                 alike.setdefault(key, []).append(((number, place), x, y))
         for devices in alike.values():
-            size = max(1, STACK_BYTES // (4 * (3 * self._task.d + 2 * devices[0][1].numel())))
+            size = max(1, STACK_BYTES // (4 * (3 * self._task.d + 2 * _inputs(devices[0][1], groups[0].step.plan))))
             for low in range(0, len(devices), size):
                 places, x, y = zip(*devices[low : low + size], strict=True)
                 yield _Stack(places, torch.stack(x), torch.stack(y))

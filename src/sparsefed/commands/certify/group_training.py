@@ -37,7 +37,7 @@ from sparsefed.kernels.blocks import RowsBlock
 from sparsefed.runs import checkpoint
 from sparsefed.runs.disk import disk, locked, read_bytes, write_atomically
 
-STACKED_GROUPS = 25  # trained together at most: what a kill can cost, and what is in memory at a time
+STACKED_GROUPS = 50  # trained together at most: what a kill can cost, and what is in memory at a time
 ENTRY, HEADER = "groups", ("round", "key")
 
 
