@@ -2,8 +2,9 @@
 
     python -m benchmarks.votes [--curves FILE.json] [NAME ...]
 
-without names runs every setting of SETTINGS; with --curves the whole curves are added to a file. Each line has the accuracy without attackers, certified accuracy for some
-numbers of compromised devices, and the cpu time of training the groups and of everything.
+without names runs every setting of SETTINGS; with --curves the whole curves are added to a file. Each line has the
+accuracy without attackers, certified accuracy for some numbers of compromised devices, and the cpu time of training the
+groups and of everything.
 """
 
 from __future__ import annotations
@@ -58,9 +59,9 @@ SETTINGS = {
     "fmnist softmax, random subsets of 2": Setting(
         _table(FMNIST, SOFTMAX, 10, _local(1, 20, 0.01)), 300, HUNDRED, {"subset": 2}
     ),
-    "fmnist cnn": Setting(_table(FMNIST, SMALL_CNN, 10, _local(1, 20, 0.1)), 100, HUNDRED),
+    "fmnist cnn": Setting(_table(FMNIST, SMALL_CNN, 8, _local(1, 20, 0.1)), 25, (1, 3, 5, 10)),
     "mnist cnn": Setting(
-        _table({"name": "mnist_by_writer", "partition": "iid", "devices": 1000}, SMALL_CNN, 10, _local(1, 10, 0.1)),
+        _table({"name": "mnist_by_writer", "partition": "iid", "devices": 1000}, SMALL_CNN, 6, _local(2, 10, 0.15)),
         200,
         (1, 5, 10, 20, 50),
     ),
@@ -77,13 +78,13 @@ SETTINGS = {
     ),
     "cifar10 resnet9": Setting(
         _table(
-            {"name": "cifar10", "partition": "iid", "devices": 20, "per_device": 500},
+            {"name": "cifar10", "partition": "iid", "devices": 10, "per_device": 1000},
             {"name": "resnet9", "width": 4},
-            8,
-            _local(1, 20, 0.1),
+            5,
+            _local(1, 20, 0.2),
         ),
-        20,
-        (1, 2, 4, 8),
+        10,
+        (1, 2, 3, 4),
     ),
     "clipping inside, one round": Setting(
         _table(

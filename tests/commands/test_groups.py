@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from benchmarks.vote_attacks import KINDS, SETTINGS, flips, scene
+from benchmarks.vote_attacks import KINDS, SETTINGS, flips, rivals, scene
 from torch import Tensor
 
 import sparsefed
@@ -182,7 +182,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> VoteCertificate:
 def test_all_certificates_stand_side_by_side(result: VoteCertificate) -> None:
     assert [each.name for each in result.curves] == [VOTE, RUN_OFF, INSIDE, "one model, recursion", L2_ROUTE]
     vote, inside = result.curve(VOTE), result.curve(INSIDE)
-    assert vote.accuracy > 0.7 and vote.at(1) > 0.5 and vote.at(3) == 0  # 6 groups bear at most 2 devices
+    assert vote.accuracy > 0.7 and vote.at(1) > 0.5 and vote.at(4) == 0  # 6 groups bear 2 devices, 3 with ties
     assert all(inside.at(m) >= vote.at(m) for m in range(24)) and inside.accuracy == vote.accuracy
     assert all(np.all(np.diff(each.certified) <= 0) for each in result.curves)
     assert result.recommended is not None and result.recommended.at(1) >= vote.at(1)
@@ -234,11 +234,19 @@ def test_as_many_groups_are_kept_as_the_wanted_number_needs() -> None:
 def test_no_attack_flips_a_certified_point_and_one_device_more_often_does(name: str) -> None:
     described, groups = SETTINGS[name]
     attacked = scene(described, groups)
-    points = np.flatnonzero(attacked.bears >= 1)[:: max(1, len(attacked.bears) // 12)][:12].tolist()
-    assert len(points) >= 8
+    count = 8 if described["rounds"] < 10 else 2
+    points = np.flatnonzero(attacked.bears >= 1)[:count].tolist()
+    assert len(points) == count
     for point in points:
-        assert not any(flips(attacked, point, int(attacked.bears[point]), kind) for kind in KINDS)
-    above = [flips(attacked, point, int(attacked.bears[point]) + 1) for point in points]
-    assert sum(above) >= (len(points) if "plain" in name else 1)
+        assert not any(
+            flips(attacked, point, int(attacked.bears[point]), rival, kind)
+            for rival in rivals(attacked, point)
+            for kind in KINDS
+        )
+    above = [
+        any(flips(attacked, point, int(attacked.bears[point]) + 1, rival) for rival in rivals(attacked, point))
+        for point in points
+    ]
+    assert sum(above) == count if "plain" in name else sum(above) >= 1
     if "plain" not in name:
         assert (attacked.bears > disjoint(attacked.votes, 10)).any()  # the defense inside makes a difference
