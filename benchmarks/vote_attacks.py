@@ -48,12 +48,13 @@ def federation(defense: dict[str, Any], devices: int, rounds: int, lr: float) ->
     }
 
 
-SPARSE = {"name": "sparsefed", "k": 600, "clip_norm": 1.0}
+CLIPPING = {"name": "clipping", "clip_norm": 1.0}
+SPARSE = {"name": "sparsefed", "k": 648, "clip_norm": 1.0}
 SETTINGS: dict[str, tuple[dict[str, Any], int]] = {
     "plain vote, 12 groups of 3": (federation({"name": "undefended"}, 36, 4, 0.05), 12),
-    "clipping inside, 5 groups of 36": (federation({"name": "clipping", "clip_norm": 1.0}, 180, 1, 0.05), 5),
-    "clipping inside, 5 groups of 36, 3 rounds": (federation({"name": "clipping", "clip_norm": 1.0}, 180, 3, 0.017), 5),
-    "sparsefed inside, 5 groups of 36, 60 rounds": (federation(SPARSE, 180, 60, 0.0008), 5),
+    "clipping inside, 3 groups of 60": (federation(CLIPPING, 180, 1, 0.05), 3),
+    "clipping inside, 3 groups of 60, 3 rounds": (federation(CLIPPING, 180, 3, 0.017), 3),
+    "sparsefed inside, 3 groups of 60, 30 rounds": (federation(SPARSE, 180, 30, 0.0017), 3),
 }
 
 

@@ -61,7 +61,7 @@ SETTINGS = {
     ),
     "fmnist cnn": Setting(_table(FMNIST, SMALL_CNN, 8, _local(1, 20, 0.1)), 25, (1, 3, 5, 10)),
     "mnist cnn": Setting(
-        _table({"name": "mnist_by_writer", "partition": "iid", "devices": 1000}, SMALL_CNN, 6, _local(2, 10, 0.15)),
+        _table({"name": "mnist_by_writer", "partition": "iid", "devices": 1000}, SMALL_CNN, 4, _local(2, 10, 0.15)),
         200,
         (1, 5, 10, 20, 50),
     ),

@@ -237,7 +237,8 @@ def _all_curves(
 
     for name, found in ((INSIDE, price), ("one model", alone.curves)):
         try:
-            curves += [*found()]
+            for curve in found():  # one by one: some may come before it turns out that others do not apply
+                curves.append(curve)
         except ConfigError as error:
             absent.append((name, str(error)))
     return tuple(curves), tuple(absent), ballots
