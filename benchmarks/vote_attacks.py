@@ -153,7 +153,7 @@ def main(arguments: Sequence[str]) -> None:
     print("| --- |" + " ---: |" * 4)
     for name, (table, groups) in SETTINGS.items():
         attacked = scene(table, groups)
-        points = np.flatnonzero(attacked.bears >= 1)[: max(1, count // max(1, table["rounds"] // 10))].tolist()
+        points = np.flatnonzero(attacked.bears >= 1)[: max(1, count // max(1, table["rounds"] // 3))].tolist()
         tries = [(p, rival, kind) for p in points for rival in rivals(attacked, p) for kind in KINDS]
         at = sum(flips(attacked, p, int(attacked.bears[p]), rival, kind) for p, rival, kind in tries)
         above = sum(
