@@ -194,7 +194,7 @@ class _Honest:
             return
         federation, context = self._setup.federation, self._context
         cohort = Cohort(self.ids, federation.sizes(self.ids), partial(federation.training, round=context.round))
-        for block in self._setup.engine(self._state.theta, cohort, _local_step(self._setup, context)):
+        for block in self._setup.engine(self._state.theta, cohort, local_step(self._setup, context)):
             watched = _Watched(self._sent(block), self._weights)
             self.norms += watched.norms().tolist()
             if self._keep:
@@ -282,11 +282,12 @@ def _context(setup: RoundSetup, theta: Tensor, round: int) -> Context:
         return context
     cohort = Cohort(np.zeros(1, np.int64), root.sizes, lambda ids: root)  # noqa: ARG005
     with exactly(theta.device):
-        (block,) = setup.engine(theta, cohort, _local_step(setup, context))
+        (block,) = setup.engine(theta, cohort, local_step(setup, context))
     return context._replace(root=block.rows()[0])
 
 
-def _local_step(setup: RoundSetup, context: Context) -> LocalStep:
+def local_step(setup: RoundSetup, context: Context) -> LocalStep:
+    """Return the numbers that define every device's local training in a round."""
     seed = integer_seed(setup.seed, "layers", context.round)
     return LocalStep(_rate(setup, context), setup.weight_decay, seed, setup.plan)
 
@@ -345,7 +346,7 @@ def _total_rate(setup: RoundSetup, context: Context, hostile: IntArray) -> float
     Momentum beta makes the t-th step 1 + beta + ... + beta^(t-1) times as long. Adam's steps have another direction:
     the sum of its rates is the scale that is left.
     """
-    step, sizes = _local_step(setup, context), setup.federation.sizes(hostile)
+    step, sizes = local_step(setup, context), setup.federation.sizes(hostile)
     if one_step(step.plan, sizes):
         return step.scale
     return float(np.mean([_travelled(step, size) for size in sizes.tolist()]))
@@ -361,7 +362,7 @@ def _travelled(step: LocalStep, size: int) -> float:
 
 def _trainer(setup: RoundSetup, theta: Tensor, context: Context, hostile: IntArray) -> Callable[[Batch], Tensor] | None:
     """Return a function that trains the attackers honestly on given examples, or None if that is one gradient."""
-    step = _local_step(setup, context)
+    step = local_step(setup, context)
     if one_step(step.plan, setup.federation.sizes(hostile)):
         return None
 
