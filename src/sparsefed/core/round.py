@@ -26,7 +26,7 @@ from sparsefed.core.federation import Federation
 from sparsefed.core.metrics import reach, unusable_notice
 from sparsefed.core.rng import integer_seed
 from sparsefed.core.schedule import Schedule
-from sparsefed.core.threat import Attack, BoolArray, Knowledge
+from sparsefed.core.threat import Attack, BoolArray, Forgery, Knowledge
 from sparsefed.core.types import Batch, Block, Context, Defense, IntArray, State, Step
 from sparsefed.kernels.blocks import RowsBlock
 
@@ -136,8 +136,9 @@ def simulate(
 class _Watched:
     """A block whose norms are computed once, for the defense and for the report."""
 
-    def __init__(self, block: Block) -> None:
+    def __init__(self, block: Block, forgeries: tuple[Forgery, ...] | None = None) -> None:
         self._block, self._norms = block, block.norms()
+        self.forgeries = forgeries  # None for honest devices; secure aggregation acts on it, no rule can see it
         self.size, self.senders = block.size, block.senders
         self.weighted_sum, self.rows = block.weighted_sum, block.rows
 
@@ -201,7 +202,7 @@ class _Crafted:
             return
         knowledge = _knowledge(setup, setup.attack, state, self._context, self._honest, self._ids)
         update = setup.attack(knowledge)
-        sent = _Watched(RowsBlock(update.expand(len(self._ids), -1), self._ids))
+        sent = _Watched(RowsBlock(update.expand(len(self._ids), -1), self._ids), setup.attack.forgeries)
         self.norm = float(sent.norms().median())
         self.total = _summed(sent, setup.defense.budget(state.defense, self._context))
         yield sent

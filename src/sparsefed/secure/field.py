@@ -22,7 +22,7 @@ Elements = npt.NDArray[Any]  # uint32 or uint64
 Integers = npt.NDArray[Any]  # int32 or int64
 
 
-class RejectedReport(SparseFedError):
+class RejectedReport(SparseFedError):  # noqa: N818 - it is about the report, not about the code
     """A report, or a message about one, that is refused; the sentence says why."""
 
 
@@ -94,11 +94,9 @@ class Field:
 
     def from_signed(self, values: Integers) -> Elements:
         """Return integers between -q and q as elements."""
-        if self.size == 4:
-            wide = values.astype(np.int64)
-            return np.where(wide < 0, wide + self.modulus, wide).astype(np.uint32)
-        words = values.astype(np.int64).view(np.uint64)
-        return np.where(values < 0, words + np.uint64(self.modulus), words)  # wraps around 2^64
+        out = np.empty(len(values), self.dtype)
+        kernels().wrapped(values, np.uint64(self.modulus), out)
+        return out
 
     def to_signed(self, a: Elements) -> npt.NDArray[np.int64]:
         """Return the integers nearest to 0 that elements stand for."""
@@ -114,7 +112,7 @@ class Field:
         """Return the elements of bytes; raise RejectedReport if the length or an element is impossible."""
         if len(data) % self.size:
             raise RejectedReport(f"{what} has {len(data)} bytes, which is no whole number of elements")
-        a = np.frombuffer(data, f"<u{self.size}").astype(self.dtype, copy=False)
+        a = np.frombuffer(data, f"<u{self.size}").astype(self.dtype)  # a copy that kernels may be compiled for once
         if len(a) and int(a.max()) >= self.modulus:
             raise RejectedReport(f"{what} has an element that is not below the modulus")
         return a

@@ -184,6 +184,14 @@ def mul_all(a: Elements, b: Elements, out: Elements) -> None:
 
 
 @compiled
+def wrapped(values: Elements, modulus: np.uint64, out: Elements) -> None:
+    """Write signed integers as elements: the modulus is added to those below 0."""
+    for i in range(out.shape[0]):
+        v = np.int64(values[i])
+        out[i] = np.uint64(v) + (modulus if v < 0 else _0)  # wraps around 2^64
+
+
+@compiled
 def powers_of(base: Elements, out: Elements) -> None:
     """Write 1, r, r^2, ... where r is the only element of `base`; `out` begins with its 1."""
     for i in range(1, out.shape[0]):
@@ -235,7 +243,7 @@ def invert_all(a: Elements, q_minus_2: np.uint64, out: Elements) -> None:
 
 @compiled
 def to_coefficients(a: Elements, roots: Elements) -> None:
-    """Transform the columns of a [P, C] in place by decimation in frequency: coefficients in bit-reversed order, times P.
+    """Transform the columns of a [P, C] in place by decimation in frequency: P times the coefficients, bits reversed.
 
     `roots` are the prepared powers of the inverse of a P-th root of unity.
     """
@@ -348,7 +356,7 @@ def odd_squares(
 
 @compiled
 def weighted_rows(x: Elements, weights: Elements, out: Elements) -> None:
-    """Write sum_k weights[p, k] row_k of x for every p, x read as rows of `out.shape[1]` columns, the last one short."""
+    """Write sum_k weights[p, k] row_k of x for every p, x read as rows of `out.shape[1]` columns, the last short."""
     columns = out.shape[1]
     for p in range(out.shape[0]):
         low, high = np.zeros(columns, np.uint64), np.zeros(columns, np.uint64)

@@ -1,7 +1,7 @@
 """PINE: a device splits its vector between two servers and proves that its l2 norm is small (Rothblum et al. 2023).
 
-Byte-compatible with the vectors of draft-chen-cfrg-vdaf-pine-01 (unfinished), for two servers and its XOF of HMAC-SHA256
-and AES-128. With integers x in [-q/2, q/2]^d, the *encoded vector* and the bound B, the proof shows
+Byte-compatible with the vectors of draft-chen-cfrg-vdaf-pine-01 (unfinished), for two servers and its XOF of
+HMAC-SHA256 and AES-128. With integers x in [-q/2, q/2]^d, the *encoded vector* and the bound B, the proof shows
 
     bits          v and u, of so many bits each, the bits of the next line, and g_1 ... g_r in {0, 1}
     range         v + u = B^2
@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from sparsefed.core.errors import ConfigError
 from sparsefed.secure import proof
-from sparsefed.secure.circuit import Circuit, bits_of, product_wires
+from sparsefed.secure.circuit import Circuit, Statement, bits_of, product_wires, statement
 from sparsefed.secure.field import Elements, Field, Integers, RejectedReport, kernels
 from sparsefed.secure.xof import SEED, Xof
 
@@ -103,10 +103,11 @@ def norm_bits(circuit: Circuit, values: Integers) -> Elements:
             f"the squared norm of the rounded update is {square}, above the bound {circuit.square}; "
             "clip it with sparsefed.secure.rounding.rounded"
         )
-    return _norm_claim(circuit, square, circuit.square - square)
+    return norm_claim(circuit, square, circuit.square - square)
 
 
-def _norm_claim(circuit: Circuit, square: int, rest: int) -> Elements:
+def norm_claim(circuit: Circuit, square: int, rest: int) -> Elements:
+    """Return the bits of two numbers, the claimed square of the norm and what is left to the bound."""
     both = bits_of([square, rest], circuit.square_bits)
     return both.reshape(-1).astype(circuit.field.dtype)
 
@@ -183,13 +184,12 @@ def _prove(
     norm_seeds = circuit.norm_proofs * circuit.norm_chunk
     seeds = stream.vector(field, norm_seeds + 2 * circuit.chunk * circuit.proofs)
     first = seeds[:norm_seeds].reshape(circuit.norm_proofs, circuit.norm_chunk)
+    given = statement(circuit, bits, results, shares=1)
     parts: list[Elements] = []
     for seed, polynomial in zip(first, proof.prove_squares(field, x, first, circuit.norm_points), strict=True):
         parts += [seed, polynomial]
     for seed, challenge in zip(seeds[norm_seeds:].reshape(circuit.proofs, -1), joint, strict=True):
-        wires = product_wires(circuit, bits, results, challenge, shares=1)
-        wires.matrix[0] = seed
-        parts += [seed, proof.prove_products(field, wires.matrix)]
+        parts += [seed, proof.prove_products(field, product_wires(circuit, given, challenge, seed))]
     return np.concatenate(parts)
 
 
@@ -243,8 +243,9 @@ def _query(
     points = Xof(key, _tag(circuit, QUERY), counts, nonce).vector(circuit.field, circuit.norm_proofs + circuit.proofs)
     at, cut = [int(t) for t in points], circuit.norm_proofs * circuit.norm_proof
     norm = _query_norm(circuit, x, bits, proofs[:cut], at[: circuit.norm_proofs])
+    given = statement(circuit, bits, results, shares=2)
     rest = zip(proofs[cut:].reshape(circuit.proofs, -1), joint, at[circuit.norm_proofs :], strict=True)
-    return np.concatenate([*norm, *(_query_rest(circuit, bits, results, *one) for one in rest)])
+    return np.concatenate([*norm, *(_query_rest(circuit, given, *one) for one in rest)])
 
 
 def _query_norm(circuit: Circuit, x: Elements, bits: Elements, proofs: Elements, at: list[int]) -> list[Elements]:
@@ -260,18 +261,14 @@ def _query_norm(circuit: Circuit, x: Elements, bits: Elements, proofs: Elements,
     return parts
 
 
-def _query_rest(
-    circuit: Circuit, bits: Elements, results: Elements, one: Elements, challenge: Elements, t: int
-) -> Elements:
-    field, q = circuit.field, circuit.field.modulus
-    seed, polynomial = one[: 2 * circuit.chunk], one[2 * circuit.chunk :]
-    wires = product_wires(circuit, bits, results, challenge, shares=2)
-    wires.matrix[0] = seed
+def _query_rest(circuit: Circuit, given: Statement, one: Elements, challenge: Elements, t: int) -> Elements:
+    field, q, r = circuit.field, circuit.field.modulus, int(challenge[2])
+    seeds, polynomial = one[: 2 * circuit.chunk], one[2 * circuit.chunk :]
     found = proof.outputs(field, polynomial, circuit.points, circuit.calls)
-    r = int(challenge[2])
     in_bits, in_checks = field.total(found[: circuit.bit_calls]), field.total(found[circuit.bit_calls :])
-    value = in_bits + r * wires.range_error + r * r % q * in_checks + r * r % q * r % q * wires.count_error
-    return np.concatenate([field.of([value]), proof.query_products(field, wires.matrix, polynomial, t)])
+    value = in_bits + r * given.range_error + r * r % q * in_checks + r * r % q * r % q * given.count_error
+    wires = product_wires(circuit, given, challenge, seeds)
+    return np.concatenate([field.of([value]), proof.query_products(field, wires, polynomial, t)])
 
 
 def decide(circuit: Circuit, shares: Sequence[VerifierShare]) -> bytes:

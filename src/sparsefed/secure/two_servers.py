@@ -1,0 +1,295 @@
+"""A round of proven secure aggregation between devices, a leader and a helper; no transport, bytes in and bytes out.
+
+    device    upload(task, sender, values)      -> bytes to the leader; the helper's share in it is sealed
+    leader    Leader.receive(sender, bytes)     -> None, or why the report is refused
+              Leader.request()                  -> bytes to the helper: sealed shares and the leader's answers
+    helper    Helper.answer(bytes)              -> bytes to the leader: its answers, and its share of the sum
+    leader    Leader.finish(bytes or None)      -> the sum, who is in it, who is not and why
+
+The leader runs the training; the helper is another operator with a key of its own. Both follow the protocol: one that
+lies can spoil the sum. Neither learns anything of a single update, as long as they do not collude; so the helper sums
+up once a round, and not fewer than `least` reports. Nothing here raises on what a device, or the other server, sent.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from sparsefed.core.errors import ConfigError, require
+from sparsefed.secure import codec, pine
+from sparsefed.secure.circuit import Circuit
+from sparsefed.secure.field import Elements, Integers, RejectedReport, kernels
+from sparsefed.secure.sealing import OVERHEAD, public_key, seal, shared_secret, unseal
+from sparsefed.secure.xof import SEED
+
+RUN = 16  # bytes that name a run
+MOST_REPORTS = 1 << 20  # of a round
+_LENGTH = struct.Struct("<I")
+_SENDER = struct.Struct("<q")
+
+Sum = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class RoundTask:
+    """The public facts of a round that devices and both servers agree on."""
+
+    circuit: Circuit
+    run: bytes  # 16 random bytes, new for every run
+    round: int
+    leader_key: bytes  # public keys
+    helper_key: bytes
+    least: int = 2  # reports in a sum
+
+    def __post_init__(self) -> None:
+        require(len(self.run) == RUN, f"the name of a run has {RUN} bytes, not {len(self.run)}")
+        require(self.least >= 1, f"a sum has at least one report, not {self.least}")
+
+    @property
+    def context(self) -> bytes:
+        return self.run + _SENDER.pack(self.round)
+
+
+class Outcome(NamedTuple):
+    """The result of a round: the sum of the accepted vectors, or None and the reason why there is none."""
+
+    total: Sum | None
+    accepted: tuple[int, ...]
+    rejected: Mapping[int, str]  # sender -> why
+    problem: str = ""
+
+
+def upload(task: RoundTask, sender: int, values: Integers, nonce: bytes | None = None) -> bytes:
+    """Return the report of a device, for the leader; the share inside that is the helper's is sealed.
+
+    Raises:
+        ConfigError: if the norm of the values is above the bound.
+    """
+    return sealed_report(task, sender, pine.shard(task.circuit, values, nonce or pine.fresh_nonce()))
+
+
+def sealed_report(task: RoundTask, sender: int, report: pine.PineReport) -> bytes:
+    """Return the bytes of a report, with the helper's share sealed to its key, this round, sender and nonce."""
+    public = codec.encode_public(report.public)
+    context = _context(task, sender, report.nonce, public)
+    sealed = seal(codec.encode_helper(report.helper), task.helper_key, context)
+    return pack([report.nonce, public, sealed, codec.encode_leader(task.circuit, report.leader)])
+
+
+def _context(task: RoundTask, sender: int, nonce: bytes, public: bytes) -> bytes:
+    return task.context + _SENDER.pack(sender) + nonce + public
+
+
+# --- the leader ------------------------------------------------------------------------------------------------------
+
+
+class _Waiting(NamedTuple):
+    """A report that has passed the leader's door and waits for the helper's answer."""
+
+    nonce: bytes
+    public: bytes
+    sealed: bytes
+    prepared: pine.Prepared
+    share: pine.VerifierShare
+
+
+@dataclass
+class Leader:
+    """The leader's part of one round."""
+
+    task: RoundTask
+    private: bytes
+    nonces: set[bytes] = field(default_factory=set)  # of all rounds of the run; pass the same set to each
+    rejected: dict[int, str] = field(default_factory=dict)
+    _waiting: dict[int, _Waiting] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._key = shared_secret(self.private, self.task.helper_key, self.task.context)
+
+    def receive(self, sender: int, data: bytes) -> str | None:
+        """Take a report; return None, or a sentence that says why it is refused. One report a sender counts."""
+        if sender in self._waiting:
+            return "this sender has sent a report in this round already"
+        try:
+            self._waiting[sender] = self._checked(data)
+        except RejectedReport as error:
+            self.rejected[sender] = str(error)
+            return str(error)
+        self.rejected.pop(sender, None)
+        return None
+
+    def _checked(self, data: bytes) -> _Waiting:
+        circuit = self.task.circuit
+        nonce, public, sealed, leader = unpack(data, 4)
+        if len(nonce) != pine.NONCE or len(sealed) != OVERHEAD + 4 * SEED:
+            raise RejectedReport("the nonce or the sealed share has the wrong length")
+        if bytes(nonce) in self.nonces:
+            raise RejectedReport("the nonce has been used before: a replay")
+        share = codec.decode_leader(circuit, leader)
+        shared = codec.decode_public(public)
+        self.nonces.add(bytes(nonce))
+        prepared, answer = pine.prepare(circuit, self._key, pine.LEADER, bytes(nonce), shared, share)
+        return _Waiting(bytes(nonce), bytes(public), bytes(sealed), prepared, answer)
+
+    def request(self) -> bytes:
+        """Return the message to the helper: for every report its sender, nonce, public and sealed share, answers."""
+        circuit = self.task.circuit
+        parts: list[bytes] = [self.task.context]
+        for sender, waiting in sorted(self._waiting.items()):
+            answers = codec.encode_verifier(circuit, waiting.share)
+            parts += [_SENDER.pack(sender), waiting.nonce, waiting.public, waiting.sealed, answers]
+        return pack(parts)
+
+    def finish(self, answer: bytes | None) -> Outcome:
+        """Return the round's outcome from the helper's answer; None if it did not answer."""
+        if answer is None:
+            return self._none("the helper did not answer, so this round has no sum")
+        try:
+            return self._finished(answer)
+        except RejectedReport as error:
+            return self._none(f"the helper's answer cannot be used: {error}")
+
+    def _none(self, problem: str) -> Outcome:
+        return Outcome(None, (), dict(self.rejected), problem)
+
+    def _finished(self, answer: bytes) -> Outcome:
+        circuit, senders = self.task.circuit, sorted(self._waiting)
+        refusal, total, *answers = unpack(answer, 2 + len(senders))
+        if refusal:
+            return self._none(f"the helper refused: {bytes(refusal).decode('utf-8', 'replace')[:300]}")
+        accepted, sums = [], circuit.field.zeros(circuit.d)
+        for sender, theirs in zip(senders, answers, strict=True):
+            try:
+                kernels().add_all(sums, self._judged(self._waiting[sender], theirs), sums)
+                accepted.append(sender)
+            except RejectedReport as error:
+                self.rejected[sender] = str(error)
+        helper = circuit.field.decode(total, "the helper's sum")
+        if len(helper) != circuit.d:
+            return self._none(f"the helper's sum has {len(helper)} coordinates, not {circuit.d}")
+        return Outcome(pine.unshard(circuit.field, [sums, helper]), tuple(accepted), dict(self.rejected))
+
+    def _judged(self, waiting: _Waiting, theirs: bytes) -> Elements:
+        return _accepted_share(self.task.circuit, waiting.prepared, waiting.share, theirs, first=True)
+
+
+def _accepted_share(
+    circuit: Circuit, prepared: pine.Prepared, own: pine.VerifierShare, theirs: bytes, first: bool
+) -> Elements:
+    """Return a server's share of an accepted vector; raise RejectedReport if the two answers do not prove it."""
+    if not theirs:
+        raise RejectedReport("the other server could not use its share")
+    other = codec.decode_verifier(circuit, theirs)
+    return pine.finish(prepared, pine.decide(circuit, [own, other] if first else [other, own]))
+
+
+# --- the helper ------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Helper:
+    """The helper's part, for all rounds of all runs; `save` and `load` keep what it must not forget."""
+
+    private: bytes
+    nonces: set[bytes] = field(default_factory=set)
+    rounds: set[bytes] = field(default_factory=set)  # contexts of rounds that it has summed up
+
+    @property
+    def public(self) -> bytes:
+        return public_key(self.private)
+
+    def answer(self, task: RoundTask, request: bytes) -> bytes:
+        """Return the answer to a leader's request; a refusal is an answer too, and never an exception."""
+        try:
+            return self._answered(task, request)
+        except RejectedReport as error:
+            return pack([str(error).encode(), b""])
+
+    def _answered(self, task: RoundTask, request: bytes) -> bytes:
+        context, *parts = unpack(request, None)
+        if bytes(context) != task.context:
+            raise RejectedReport("the request is about another round")
+        if task.context in self.rounds:
+            raise RejectedReport("this round has been summed up already")
+        if len(parts) % 5 or len(parts) // 5 < task.least:
+            raise RejectedReport(f"{len(parts) // 5} reports are fewer than the {task.least} that hide one another")
+        key = shared_secret(self.private, task.leader_key, task.context)
+        circuit, answers = task.circuit, []
+        total, accepted = circuit.field.zeros(circuit.d), 0
+        for start in range(0, len(parts), 5):
+            answer, share = self._checked(task, key, [bytes(part) for part in parts[start : start + 5]])
+            answers.append(answer)
+            if share is not None:
+                kernels().add_all(total, share, total)
+                accepted += 1
+        self.rounds.add(task.context)
+        if accepted < task.least:
+            raise RejectedReport(
+                f"only {accepted} reports are valid, fewer than the {task.least} that hide one another"
+            )
+        return pack([b"", circuit.field.encode(total), *answers])
+
+    def _checked(self, task: RoundTask, key: bytes, parts: list[bytes]) -> tuple[bytes, Elements | None]:
+        """Return the helper's answers about one report, empty if it cannot use it, and its share if it is valid."""
+        circuit, (sender, nonce, public, sealed, theirs) = task.circuit, parts
+        answer = b""
+        try:
+            if nonce in self.nonces:
+                raise RejectedReport("the nonce has been used before: a replay")
+            if len(sender) != _SENDER.size:
+                raise RejectedReport("the sender has the wrong length")
+            opened = unseal(sealed, self.private, _context(task, _SENDER.unpack(sender)[0], nonce, public))
+            self.nonces.add(nonce)
+            shared, share = codec.decode_public(public), codec.decode_helper(opened)
+            prepared, own = pine.prepare(circuit, key, pine.HELPER, nonce, shared, share)
+            answer = codec.encode_verifier(circuit, own)
+            return answer, _accepted_share(circuit, prepared, own, theirs, first=False)
+        except RejectedReport:
+            return answer, None
+
+    def save(self) -> dict[str, Any]:
+        """Return what a restarted helper must know, as data for a JSON file."""
+        return {"nonces": sorted(n.hex() for n in self.nonces), "rounds": sorted(r.hex() for r in self.rounds)}
+
+    @classmethod
+    def load(cls, private: bytes, saved: Mapping[str, Iterable[str]]) -> Helper:
+        """Return a helper with the memory that `save` wrote."""
+        return cls(private, *({bytes.fromhex(text) for text in saved[key]} for key in ("nonces", "rounds")))
+
+
+# --- bytes -----------------------------------------------------------------------------------------------------------
+
+
+def pack(parts: Iterable[bytes]) -> bytes:
+    """Return byte strings as one, each after its length."""
+    return b"".join(piece for part in parts for piece in (_LENGTH.pack(len(part)), part))
+
+
+def unpack(data: bytes, count: int | None) -> list[bytes]:
+    """Return the byte strings of `pack`; raise RejectedReport if there are not so many or the lengths do not add up."""
+    view, start, parts = memoryview(data), 0, []
+    while start < len(view):
+        if start + _LENGTH.size > len(view) or len(parts) > 5 * MOST_REPORTS:
+            raise RejectedReport("the message is cut off")
+        (length,) = _LENGTH.unpack_from(view, start)
+        start += _LENGTH.size
+        if start + length > len(view):
+            raise RejectedReport("the message is cut off")
+        parts.append(view[start : start + length])
+        start += length
+    if (count is not None and len(parts) != count) or not parts:
+        raise RejectedReport(f"the message has {len(parts)} parts, not {count or 'one or more'}")
+    return parts  # type: ignore[return-value]
+
+
+def task_for(circuit: Circuit, run: bytes, round: int, leader: bytes, helper: bytes, least: int = 2) -> RoundTask:
+    """Return the task of a round from the leader's and the helper's public keys."""
+    if leader == helper:
+        raise ConfigError("leader and helper have the same key; they must be two operators")
+    return RoundTask(circuit, run, round, leader, helper, least)
