@@ -2,9 +2,9 @@
 
 *Departures.* The draft's reference code lets a check's bound w be as large as w^2 <= 4000 q. That is unsound: with
 B = 32 768 in field32 (w = 2^19), a vector of norm 8 B whose square is 16 q passes every check, as the results are about
-6 B. What must fail half of the time is every vector with a square of q or more, so w must be a fraction of sqrt(q): here
-at most 1 / sqrt(15). Single coordinates and equal ones, the shapes whose sums are most often near 0, then pass a check
-with probability 1/2 at most. The draft's vectors are within this limit; the price is a coarser rounding in field32.
+6 B. What must fail half of the time is every vector with a square of q or more, so w must be a fraction of sqrt(q):
+here at most 1 / sqrt(15). Single coordinates and equal ones, the shapes whose sums are most often near 0, then pass a
+check with probability 1/2 at most. The draft's vectors are within this limit; the price is a coarser rounding.
 """
 
 from __future__ import annotations

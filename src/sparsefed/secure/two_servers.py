@@ -13,6 +13,7 @@ up once a round, and not fewer than `least` reports. Nothing here raises on what
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -23,13 +24,14 @@ import numpy.typing as npt
 
 from sparsefed.core.errors import ConfigError, require
 from sparsefed.secure import codec, pine
-from sparsefed.secure.circuit import Circuit
-from sparsefed.secure.field import Elements, Integers, RejectedReport, kernels
-from sparsefed.secure.sealing import OVERHEAD, public_key, seal, shared_secret, unseal
+from sparsefed.secure.circuit import Circuit, circuit_for
+from sparsefed.secure.field import Elements, Integers, RejectedReport, field_named, kernels
+from sparsefed.secure.sealing import KEY, OVERHEAD, public_key, seal, shared_secret, unseal
 from sparsefed.secure.xof import SEED
 
 RUN = 16  # bytes that name a run
 MOST_REPORTS = 1 << 20  # of a round
+MOST_COORDINATES = 1 << 31
 _LENGTH = struct.Struct("<I")
 _SENDER = struct.Struct("<q")
 
@@ -54,6 +56,29 @@ class RoundTask:
     @property
     def context(self) -> bytes:
         return self.run + _SENDER.pack(self.round)
+
+
+def encode_task(task: RoundTask) -> bytes:
+    """Return a task as JSON, for devices and the helper; the circuit is given by its field, d and bound."""
+    circuit = task.circuit
+    if circuit != circuit_for(circuit.field, circuit.d, circuit.bound):
+        raise ConfigError("a task is sent with the parameters that circuit_for chooses; this circuit has others")
+    keys = {"run": task.run.hex(), "leader_key": task.leader_key.hex(), "helper_key": task.helper_key.hex()}
+    numbers = {"d": circuit.d, "bound": circuit.bound, "round": task.round, "least": task.least}
+    return json.dumps({"field": circuit.field.name, **numbers, **keys}, sort_keys=True).encode()
+
+
+def decode_task(data: bytes) -> RoundTask:
+    """Return the task of JSON; raise RejectedReport if it is none."""
+    try:
+        table = json.loads(data)
+        d, bound, number, least = (int(table[key]) for key in ("d", "bound", "round", "least"))
+        run, leader, helper = (bytes.fromhex(table[key]) for key in ("run", "leader_key", "helper_key"))
+        if not 1 <= d <= MOST_COORDINATES or len(leader) != KEY or len(helper) != KEY or leader == helper:
+            raise ValueError("a number or a key that cannot be")
+        return RoundTask(circuit_for(field_named(table["field"]), d, bound), run, number, leader, helper, least)
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError, ConfigError) as error:
+        raise RejectedReport(f"the task of the round cannot be read ({type(error).__name__})") from None
 
 
 class Outcome(NamedTuple):
@@ -197,6 +222,7 @@ class Helper:
     """The helper's part, for all rounds of all runs; `save` and `load` keep what it must not forget."""
 
     private: bytes
+    leader: bytes | None = None  # the public key of the only leader that it works with; None: any
     nonces: set[bytes] = field(default_factory=set)
     rounds: set[bytes] = field(default_factory=set)  # contexts of rounds that it has summed up
 
@@ -212,6 +238,8 @@ class Helper:
             return pack([str(error).encode(), b""])
 
     def _answered(self, task: RoundTask, request: bytes) -> bytes:
+        if task.helper_key != self.public or self.leader not in (None, task.leader_key):
+            raise RejectedReport("the round is for another helper, or from a leader that this helper does not know")
         context, *parts = unpack(request, None)
         if bytes(context) != task.context:
             raise RejectedReport("the request is about another round")
@@ -258,9 +286,9 @@ class Helper:
         return {"nonces": sorted(n.hex() for n in self.nonces), "rounds": sorted(r.hex() for r in self.rounds)}
 
     @classmethod
-    def load(cls, private: bytes, saved: Mapping[str, Iterable[str]]) -> Helper:
+    def load(cls, private: bytes, saved: Mapping[str, Iterable[str]], leader: bytes | None = None) -> Helper:
         """Return a helper with the memory that `save` wrote."""
-        return cls(private, *({bytes.fromhex(text) for text in saved[key]} for key in ("nonces", "rounds")))
+        return cls(private, leader, *({bytes.fromhex(text) for text in saved[key]} for key in ("nonces", "rounds")))
 
 
 # --- bytes -----------------------------------------------------------------------------------------------------------
@@ -286,10 +314,3 @@ def unpack(data: bytes, count: int | None) -> list[bytes]:
     if (count is not None and len(parts) != count) or not parts:
         raise RejectedReport(f"the message has {len(parts)} parts, not {count or 'one or more'}")
     return parts  # type: ignore[return-value]
-
-
-def task_for(circuit: Circuit, run: bytes, round: int, leader: bytes, helper: bytes, least: int = 2) -> RoundTask:
-    """Return the task of a round from the leader's and the helper's public keys."""
-    if leader == helper:
-        raise ConfigError("leader and helper have the same key; they must be two operators")
-    return RoundTask(circuit, run, round, leader, helper, least)
