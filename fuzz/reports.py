@@ -26,6 +26,7 @@ from sparsefed.secure.sealing import new_key, public_key
 
 COHORT = 50
 D = 64
+SPARE = 14  # coordinates of a vector that make its norm exact: the largest squares that fit, one after the other
 
 
 @dataclass
@@ -94,7 +95,7 @@ class Reports:
             return np.trunc(drawn * (self.circuit.bound / np.linalg.norm(drawn))).astype(np.int64)
         for place in range(self.circuit.d):
             most = math.isqrt(left)
-            values[place] = most if place >= self.circuit.d - 8 else int(self._draw.integers(most + 1))
+            values[place] = most if place >= self.circuit.d - SPARE else int(self._draw.integers(most + 1))
             left -= int(values[place]) ** 2
         assert left == 0
         return values * self._draw.choice([-1, 1], self.circuit.d)

@@ -70,7 +70,7 @@ def _false_claim(kind: str, circuit: Circuit, values: Integers) -> pine.PineRepo
 
 def wrapping(circuit: Circuit, values: Integers) -> Integers:
     """Return a vector in the direction of another whose square is a multiple of q, as small a one as is possible."""
-    q, spare = circuit.field.modulus, min(circuit.d, 8)
+    q, spare = circuit.field.modulus, min(circuit.d, 14)
     wide = values.astype(np.float64)
     wide[circuit.d - spare :] = 0
     length = float(np.linalg.norm(wide)) or 1.0
