@@ -92,8 +92,22 @@ def test_a_report_of_another_round_sender_or_run_cannot_be_opened() -> None:
         leader = filled(task(1), values[1:])  # senders 0 and 1
         assert leader.receive(8, upload(other, sender, values[0])) is None  # the leader cannot see it
         outcome = leader.finish(Helper(HELPER).answer(task(1), leader.request()))
-        assert outcome.accepted == (0, 1) and "could not use its share" in outcome.rejected[8]
+        assert outcome.accepted == (0, 1) and "cannot use its share" in outcome.rejected[8]
         assert outcome.total is not None and outcome.total.tolist() == (values[1] + values[2]).tolist()
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_a_device_that_lies_about_a_hash_is_left_out_by_both_servers(place: int) -> None:
+    """Else one of them would count its share and the other would not, and the sum would be noise."""
+    values, leader = vectors(3), filled(task(), vectors(3))
+    report = pine.shard(CIRCUIT, values[0], pine.fresh_nonce())
+    parts = [*report.public.wr_parts, *report.public.joint_parts]
+    parts[place] = bytes(32)
+    lying = report._replace(public=pine.PublicShare((parts[0], parts[1]), (parts[2], parts[3])))
+    assert leader.receive(9, two_servers.sealed_report(task(), 9, lying)) is None
+    outcome = leader.finish(Helper(HELPER).answer(task(), leader.request()))
+    assert "hash" in outcome.rejected[9] and outcome.accepted == (0, 1, 2)
+    assert outcome.total is not None and outcome.total.tolist() == sum(values).tolist()  # type: ignore[union-attr]
 
 
 def test_the_helper_sums_up_once_and_never_too_few() -> None:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from sparsefed.core.errors import ConfigError, require
+from sparsefed.core.errors import ConfigError, printable, require
 from sparsefed.secure import codec, pine
 from sparsefed.secure.circuit import Circuit, circuit_for
 from sparsefed.secure.field import Elements, Integers, RejectedReport, field_named, kernels
@@ -129,7 +129,7 @@ class Leader:
     """The leader's part of one round."""
 
     task: RoundTask
-    private: bytes
+    private: bytes = field(repr=False)
     nonces: set[bytes] = field(default_factory=set)  # of all rounds of the run; pass the same set to each
     rejected: dict[int, str] = field(default_factory=dict)
     _waiting: dict[int, _Waiting] = field(default_factory=dict)
@@ -185,9 +185,10 @@ class Leader:
 
     def _finished(self, answer: bytes) -> Outcome:
         circuit, senders = self.task.circuit, sorted(self._waiting)
-        refusal, total, *answers = unpack(answer, 2 + len(senders))
+        refusal = unpack(answer, None)[0]
         if refusal:
-            return self._none(f"the helper refused: {bytes(refusal).decode('utf-8', 'replace')[:300]}")
+            return self._none(f"the helper refused: {printable(bytes(refusal).decode('utf-8', 'replace'), 300)}")
+        total, *answers = unpack(answer, 2 + len(senders))[1:]
         accepted, sums = [], circuit.field.zeros(circuit.d)
         for sender, theirs in zip(senders, answers, strict=True):
             try:
@@ -201,17 +202,26 @@ class Leader:
         return Outcome(pine.unshard(circuit.field, [sums, helper]), tuple(accepted), dict(self.rejected))
 
     def _judged(self, waiting: _Waiting, theirs: bytes) -> Elements:
-        return _accepted_share(self.task.circuit, waiting.prepared, waiting.share, theirs, first=True)
+        if not theirs:
+            raise RejectedReport("the helper cannot use its share")
+        other = codec.decode_verifier(self.task.circuit, theirs)
+        return _accepted_share(self.task.circuit, waiting.public, waiting.prepared, (waiting.share, other))
 
 
 def _accepted_share(
-    circuit: Circuit, prepared: pine.Prepared, own: pine.VerifierShare, theirs: bytes, first: bool
+    circuit: Circuit, public: bytes, prepared: pine.Prepared, shares: tuple[pine.VerifierShare, pine.VerifierShare]
 ) -> Elements:
-    """Return a server's share of an accepted vector; raise RejectedReport if the two answers do not prove it."""
-    if not theirs:
-        raise RejectedReport("the other server could not use its share")
-    other = codec.decode_verifier(circuit, theirs)
-    return pine.finish(prepared, pine.decide(circuit, [own, other] if first else [other, own]))
+    """Return a server's share of an accepted vector; raise RejectedReport if the two answers do not prove it.
+
+    Both servers must come to the same verdict, or their sums would not match. So the hashes that the device claims must
+    be those of the shares; each server then has the same challenges, and all else is the same for both.
+    """
+    claimed = codec.decode_public(public)
+    if claimed.wr_parts != tuple(share.wr_part for share in shares):
+        raise RejectedReport("a hash in the public share is not that of the share")
+    if claimed.joint_parts != tuple(share.joint_part for share in shares):
+        raise RejectedReport("a hash in the public share is not that of the share")
+    return pine.finish(prepared, pine.decide(circuit, shares))
 
 
 # --- the helper ------------------------------------------------------------------------------------------------------
@@ -221,7 +231,7 @@ def _accepted_share(
 class Helper:
     """The helper's part, for all rounds of all runs; `save` and `load` keep what it must not forget."""
 
-    private: bytes
+    private: bytes = field(repr=False)
     leader: bytes | None = None  # the public key of the only leader that it works with; None: any
     nonces: set[bytes] = field(default_factory=set)
     rounds: set[bytes] = field(default_factory=set)  # contexts of rounds that it has summed up
@@ -277,7 +287,8 @@ class Helper:
             shared, share = codec.decode_public(public), codec.decode_helper(opened)
             prepared, own = pine.prepare(circuit, key, pine.HELPER, nonce, shared, share)
             answer = codec.encode_verifier(circuit, own)
-            return answer, _accepted_share(circuit, prepared, own, theirs, first=False)
+            leader = codec.decode_verifier(circuit, theirs)
+            return answer, _accepted_share(circuit, public, prepared, (leader, own))
         except RejectedReport:
             return answer, None
 
