@@ -77,9 +77,11 @@ def test_rounded_updates(field: Field, update: list[float], limit: float, client
 
 
 def test_a_norm_at_the_bound_exactly_is_kept() -> None:
-    rounding = choose_rounding(2, 5.0, 10, FIELD32)
-    assert rounding.bound == largest_bound(FIELD32) and rounding.unit * rounding.bound == pytest.approx(5.0)
-    assert rounded(np.array([3.0, 4.0]), rounding).tolist() == [2656, 3542]  # 3/5 and 4/5 of 4427, to the nearest
+    rounding = choose_rounding(2, 5.0, 10, FIELD32, bits=12)
+    assert rounded(np.array([3.0, 4.0]), rounding).tolist() == [2457, 3276]  # 3/5 and 4/5 of 4095
+    finest = choose_rounding(2, 5.0, 10, FIELD32)
+    assert finest.bound == largest_bound(FIELD32) and finest.unit * finest.bound == pytest.approx(5.0)
+    assert rounded(np.array([3.0, 4.0]), finest).tolist() == [2656, 3541]  # [2656, 3542] is longer than 4427
 
 
 def test_the_choice_depends_on_precision_and_on_what_fits() -> None:
