@@ -49,6 +49,7 @@ bench: $(STAMP)  ## the benchmarks (ratios against named references); wants an i
 	@$(BIN)/python -m benchmarks.augmentation --json runs/bench-augmentation.json
 	@$(BIN)/python -m benchmarks.loading --json runs/bench-loading.json
 	@$(BIN)/python -m benchmarks.recording --json runs/bench-recording.json
+	@$(BIN)/python -m benchmarks.secure --json runs/bench-secure.json
 
 .PHONY: advisories peers
 ADVISORIES := .venv-advisories

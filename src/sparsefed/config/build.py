@@ -267,12 +267,25 @@ def _warn_once(sentence: str) -> None:
 
 def _defense(config: Config, federation: Federation, d: int) -> Defense:
     """Return the defense; refuse one that cannot work for a model of this size, or for cohorts of these sizes."""
-    defense = names.defense(config, local_steps(config, federation.partition))
+    defense = _secured(config, names.defense(config, local_steps(config, federation.partition)))
     defense.init(d)
     # A full cohort, and the last of an epoch, which may be smaller.
     for round in {1, min(config.rounds, rounds_per_epoch(federation.device_count, federation.n))}:
         defense.check(len(federation.cohort(round)))
     return defense
+
+
+def _secured(config: Config, defense: Defense) -> Defense:
+    """Return the defense behind secure aggregation, if the config has it."""
+    table = config.secure
+    if table is None:
+        return defense
+    from sparsefed.secure import simulated
+    from sparsefed.secure.field import field_named
+
+    field = None if table.field == "auto" else field_named(table.field)
+    protection = simulated.Protection(table.scheme, table.verify, field, table.bits)
+    return simulated.secured(defense, protection, config.train.cohort)
 
 
 def _root(config: Config, arrays: Arrays) -> Batch | None:

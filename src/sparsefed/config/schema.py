@@ -128,6 +128,15 @@ class ThreatTable(_Table):
     knowledge: tuple[Need, ...] = ("own data",)
 
 
+class SecureTable(_Table):
+    """The [secure] table: secure aggregation, by which the server sees no update but the sum; absent by default."""
+
+    scheme: Literal["pine", "secagg"] = "pine"  # sums of updates with proven norms, or sums without proofs
+    verify: bool = Field(False, strict=True)  # run the proofs; the numbers are the same without
+    field: Literal["auto", "field32", "field64"] = "auto"  # auto: field64 if rounding would cost more than 5 % of L
+    bits: Count | None = None  # of the rounded norm bound; None: as many as fit
+
+
 class Config(_Table):
     """The config of a whole run."""
 
@@ -144,6 +153,7 @@ class Config(_Table):
     defense: Named = Named(name="undefended")
     threat: ThreatTable = ThreatTable()
     attack: Named | None = None
+    secure: SecureTable | None = None
 
     @property
     def is_attacked(self) -> bool:

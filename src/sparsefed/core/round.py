@@ -28,7 +28,7 @@ from sparsefed.core.federation import Federation
 from sparsefed.core.metrics import reach, unusable_notice
 from sparsefed.core.rng import integer_seed
 from sparsefed.core.schedule import Schedule
-from sparsefed.core.threat import Attack, BoolArray, Knowledge
+from sparsefed.core.threat import Attack, BoolArray, Forgery, Knowledge
 from sparsefed.core.types import Batch, Block, Context, Defense, IntArray, State, Step
 from sparsefed.core.worker_momentum import averaged
 from sparsefed.kernels.blocks import RowsBlock
@@ -146,8 +146,9 @@ def simulate(
 class _Watched:
     """A block whose norms are computed once, for the defense and for the report."""
 
-    def __init__(self, block: Block, weights: Weights) -> None:
+    def __init__(self, block: Block, weights: Weights, forgeries: tuple[Forgery, ...] | None = None) -> None:
         self._block, self._norms = block, block.norms()
+        self.forgeries = forgeries  # None for honest devices; secure aggregation acts on it, no rule can see it
         each = [weights[device] for device in block.senders.tolist()] if weights else []
         self.weights = torch.tensor(each, dtype=torch.float64) if weights else None
         self.size, self.senders = block.size, block.senders
@@ -227,7 +228,8 @@ class _Crafted:
             return
         knowledge = _knowledge(setup, setup.attack, state, self._context, self._honest, self._ids)
         update = setup.attack(knowledge)
-        sent = _Watched(RowsBlock(update.expand(len(self._ids), -1), self._ids), self._weights)
+        rows = RowsBlock(update.expand(len(self._ids), -1), self._ids)
+        sent = _Watched(rows, self._weights, setup.attack.forgeries)
         self.norm = float(sent.norms().median())
         self.total = _summed(sent, setup.defense.budget(state.defense, self._context))
         yield sent
