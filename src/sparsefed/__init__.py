@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sparsefed import attacks, config, data, defenses, models, schedules, trackers
+    from sparsefed import attacks, config, data, defenses, flower, models, schedules, trackers
     from sparsefed.commands.audit import audit
     from sparsefed.commands.certify import certify
     from sparsefed.commands.choose_k import choose_k
@@ -51,7 +51,7 @@ _HOMES = {
     "sweep": "sparsefed.sweeps.sweep",
     "tune": "sparsefed.commands.tune",
 }
-_MODULES = ("attacks", "config", "data", "defenses", "models", "schedules", "trackers")
+_MODULES = ("attacks", "config", "data", "defenses", "flower", "models", "schedules", "trackers")
 
 __all__ = [
     "Chosen",
@@ -69,6 +69,7 @@ __all__ = [
     "config",
     "data",
     "defenses",
+    "flower",
     "models",
     "partitions",
     "report",

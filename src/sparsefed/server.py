@@ -123,6 +123,20 @@ class Server:
         """The number of rounds done."""
         return self._round
 
+    @property
+    def layout(self) -> ModelLayout:
+        """The place of each part of the model in the flat vector."""
+        return self._layout
+
+    def budget(self, lr: float = 1.0) -> float:
+        """Return the l2 norm to which the next round clips an update; infinite if it does not."""
+        context = Context(self._round + 1, _rate(lr), self._seed, self._theta, self._layers)
+        return self._defense.budget(self._memory, context)
+
+    def check(self, n: int) -> None:
+        """Raise ConfigError if the rule is not defined for n updates a round."""
+        self._defense.check(n)
+
     def step(
         self,
         updates: Updates,
@@ -252,7 +266,7 @@ class _Arrivals:
         unnamed = isinstance(block, RowsBlock) and block.named is None
         own = np.arange(span.start, span.stop) if unnamed else block.senders
         senders = own if self.senders is None else self.senders[span]
-        weights = None if self.weights is None else self.weights[span]
+        weights = getattr(block, "weights", None) if self.weights is None else self.weights[span]
         for kind, given in (("weights", weights), ("senders", senders)):
             if given is not None and len(given) != block.size:
                 raise ConfigError(f"there are more updates than {kind}; give one for each update")

@@ -15,6 +15,7 @@ LAYERS = (
     ("defenses", "attacks", "data", "models", "engines", "theory", "schedules", "trust"),
     ("config", "runs", "trackers", "server"),
     ("simulation",),
+    ("flower",),
     ("results",),
     ("reports",),
     ("sweeps",),
