@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 pytest.importorskip("flwr", reason="Flower is not installed here; `make test` runs these in its own environment")
 
 import torch
-from flwr.app import ArrayRecord, Context, Error, Message
+from flwr.app import ConfigRecord, Error, Message
 
 from sparsefed import config as configs
 from sparsefed.core.engine import Cohort
@@ -21,8 +20,10 @@ from sparsefed.core.errors import RunError
 from sparsefed.core.round import ServerState, _context, _local_step
 from sparsefed.defenses import DEFENSES
 from sparsefed.flower.apps import client_app, run
+from sparsefed.flower.client import record_of
 from sparsefed.flower.faults import FAULTS
 from sparsefed.flower.journal import refusals, state_of
+from sparsefed.flower.roster import Roster
 from sparsefed.flower.strategy import Strategy
 from sparsefed.runs import load_run, load_state
 from tests.flower.grid import Fault, LocalGrid
@@ -57,12 +58,10 @@ def without(config: configs.Config, liars: tuple[int, ...]) -> ServerState:
     while state.round < config.rounds:
         context = _context(setup, state.theta, state.round + 1)
         cohort = np.array([i for i in setup.federation.cohort(context.round) if i not in liars])
-        devices = Cohort(
-            cohort, setup.federation.sizes(cohort), lambda ids: setup.federation.training(ids, context.round)
-        )
-        step = setup.defense.step(
-            state.defense, setup.engine(state.theta, devices, _local_step(setup, context)), context
-        )
+        gather = partial(setup.federation.training, round=context.round)
+        devices = Cohort(cohort, setup.federation.sizes(cohort), gather)
+        blocks = setup.engine(state.theta, devices, _local_step(setup, context))
+        step = setup.defense.step(state.defense, blocks, context)
         state = ServerState(context.round, state.theta - step.delta, step.state)
     return state
 
@@ -123,8 +122,8 @@ def test_a_second_reply_and_a_stranger_are_refused() -> None:
     built, app = configs.build(config), client_app(config)
     grid = LocalGrid(NODES, app)
     strategy = Strategy("sparsefed", k=100, clip_norm=0.5, lr=0.1, seed=5, cohort=10, block_mb=64)
-    arrays = initial(built.task, built.theta)
-    requests = strategy.configure_train(1, arrays, ConfigRecordOf(), grid)
+    arrays = record_of(built.task, built.theta)
+    requests = strategy.configure_train(1, arrays, ConfigRecord(), grid)
     replies = [reply for id in grid.push_messages(requests) for reply in grid.pull_messages([id])]
     twice = [reply for id in grid.push_messages(requests) for reply in grid.pull_messages([id])][:1]
     stranger = FAULTS["other sender"](replies[0], next(iter(grid.pull_messages(grid.push_messages(requests)))))
@@ -132,18 +131,6 @@ def test_a_second_reply_and_a_stranger_are_refused() -> None:
     strategy.aggregate_train(1, [*replies[::-1], *twice, stranger])
     assert sorted(one.reason for one in strategy.session.refused) == ["duplicate", "stranger"]
     assert not before.equal(strategy.session.server.theta)
-
-
-def initial(task: Any, theta: torch.Tensor) -> ArrayRecord:
-    from sparsefed.flower.client import record_of
-
-    return record_of(task, theta)
-
-
-def ConfigRecordOf() -> Any:  # noqa: N802
-    from flwr.app import ConfigRecord
-
-    return ConfigRecord()
 
 
 def test_a_reply_that_cannot_be_decoded_is_refused() -> None:
@@ -230,15 +217,10 @@ def test_spare_nodes_fill_in_for_those_that_do_not_reply() -> None:
 def test_a_node_keeps_its_number_when_others_join(tmp_path: Path) -> None:
     config = configs.parse(table("foolsgold") | {"checkpoint_every": 1})
     run(config, LocalGrid(NODES, client_app(config)), folder=tmp_path / "run")
-    from sparsefed.flower.roster import Roster
-
     roster = Roster.load(tmp_path / "run")
     assert roster.join([1, *NODES])
     assert [roster.number(node) for node in NODES] == list(range(12))
     assert roster.number(1) == 12
-
-
-Change = Callable[[Message, Context], Message]
 
 
 def test_the_account_of_refusals_names_node_and_reason_and_survives(tmp_path: Path) -> None:
@@ -248,4 +230,3 @@ def test_the_account_of_refusals_names_node_and_reason_and_survives(tmp_path: Pa
     assert {(line["node"], line["reason"]) for line in lines} == {(str(NODES[i]), "shape") for i in LIARS}
     rows = load_run(tmp_path / "run").rows
     assert sum(row["refused"] for row in rows) == sum(row.get("refused_shape", 0) for row in rows) == len(lines)
-    assert os.path.getsize(tmp_path / "run" / "refusals.jsonl") > 0  # noqa: PTH202

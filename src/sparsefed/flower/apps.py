@@ -120,16 +120,21 @@ def client_app(config: Given, *, mods: Iterable[Mod] = ()) -> ClientApp:
     return app
 
 
+def local_step(built: BuiltSimulation, round: int) -> LocalStep:
+    """Return the numbers of a device's local training in a round of a config."""
+    setup = built.setup
+    own = setup.schedule(round) if setup.local_lr is None else setup.local_lr
+    seed = integer_seed(setup.seed, "layers", round)
+    return LocalStep(own if setup.device_lr else 1.0, setup.weight_decay, seed, setup.plan)
+
+
 def _root(built: BuiltSimulation) -> Callable[[Tensor, int], Tensor]:
     """Return the function that computes the server's own update, as a simulation does."""
-    setup, root = built.setup, built.setup.root
+    engine, root = built.setup.engine, built.setup.root
     assert root is not None
 
     def update(theta: Tensor, round: int) -> Tensor:
-        own = setup.schedule(round) if setup.local_lr is None else setup.local_lr
-        rate = own if setup.device_lr else 1.0
-        step = LocalStep(rate, setup.weight_decay, integer_seed(setup.seed, "layers", round), setup.plan)
-        (block,) = setup.engine(theta, Cohort(np.zeros(1, np.int64), root.sizes, lambda _: root), step)
+        (block,) = engine(theta, Cohort(np.zeros(1, np.int64), root.sizes, lambda _: root), local_step(built, round))
         return block.rows()[0]
 
     return update

@@ -83,6 +83,7 @@ class RoundReplies:
     model: Tensor | None = None  # where clients reply with models
     rows_per_block: int = 1
     norms: list[float] = field(default_factory=list)
+    used: list[int] = field(default_factory=list)  # devices, in the order of their updates
     refused: list[RefusedReply] = field(default_factory=list)
     _voted: set[int] = field(default_factory=set)
 
@@ -119,6 +120,7 @@ class RoundReplies:
         verdict = reply if isinstance(reply, Refusal) else self._vote(asked, reply)
         if isinstance(verdict, Admitted):
             self.norms.append(verdict.norm)
+            self.used.append(asked.device)
         else:
             self.refused.append(RefusedReply(self.round, asked.request.node, asked.device, *verdict))
         return verdict

@@ -235,6 +235,7 @@ class Session:
             step = server.step(self._ordered(replies), options.rate(round), root=root)
         finally:
             self._refuse(replies.refused)
+        self.journal.used(round, [one.device for one in self._asked], replies.used)
         return _metrics(options.rate(round), budget, replies, step)
 
     def _ordered(self, replies: RoundReplies) -> NamedBlocks:
@@ -282,9 +283,13 @@ class Session:
         if not count:
             return []
         nodes = self.roster.cohort(online, count, self.options.sample, self.seed + 1, round)
-        record = RecordDict({ARRAYS: self.arrays(), CONFIG: ConfigRecord({**config, "server-round": round})})
-        ttl = self._deadline + 60
-        return [Message(record, node, MessageType.EVALUATE, ttl=ttl, group_id=str(round)) for node in nodes]
+        arrays, common = self.arrays(), {**config, "server-round": round}
+        records = {
+            node: RecordDict({ARRAYS: arrays, CONFIG: ConfigRecord({**common, "device": self.roster.number(node)})})
+            for node in nodes
+        }
+        kind, ttl = MessageType.EVALUATE, self._deadline + 60
+        return [Message(record, node, kind, ttl=ttl, group_id=str(round)) for node, record in records.items()]
 
     @staticmethod
     def medians(replies: Iterable[Any]) -> dict[str, float]:
