@@ -69,6 +69,16 @@ class ServerStep:
         return unusable_notice(self.round, self.stats)
 
 
+@dataclass(frozen=True)
+class NamedBlocks:
+    """A stream of blocks that name their senders, where these are not known before the updates have come."""
+
+    blocks: Iterable[Block]
+
+    def __iter__(self) -> Iterator[Block]:
+        return iter(self.blocks)
+
+
 class Server:
     """An aggregation rule with its memory, which turns the updates of a round into a new model.
 
@@ -159,7 +169,7 @@ class Server:
         Raises:
             ConfigError: if updates, weights or senders do not fit; the server is then unchanged.
         """
-        self._check(weights, senders)
+        self._check(weights, senders is not None or isinstance(updates, NamedBlocks))
         own = None if root is None else _own(self._layout, root)
         context = Context(self._round + 1, _rate(lr), self._seed, self._theta, self._layers, own)
         tally = _Arrivals(self._defense.budget(self._memory, context), _weights(weights), _senders(senders))
@@ -172,7 +182,7 @@ class Server:
         new = (context.round, self._theta, done.delta, tally.received, dropped, clipped, applied, done.stats)
         return ServerStep(*new, self._layout.restore)
 
-    def _check(self, weights: object, senders: object) -> None:
+    def _check(self, weights: object, named: bool) -> None:
         info = rule_info(self.rule.function)
         if weights is not None and (not info.weights or self.rule.parameters.get("pre")):
             taking = ", ".join(name for name, rule in DEFENSES.items() if rule_info(rule).weights)
@@ -180,7 +190,7 @@ class Server:
                 f"{self.rule} weighs updates by its own rule, so weights cannot be given; rules that take them, "
                 f"without a pre-aggregation: {taking}"
             )
-        if senders is None and "history" in info.needs:
+        if not named and "history" in info.needs:
             raise ConfigError(
                 f"{self.rule} remembers devices from round to round: give senders, a number for each update that is "
                 "the same for the same device"

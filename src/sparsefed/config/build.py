@@ -6,7 +6,7 @@ import functools
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -116,6 +116,22 @@ def build(config: Config, load: Callable[[data.DataSet], Arrays] = data.load) ->
     return BuiltSimulation(
         config, setup, task.initial(), evaluate, _facts(config, arrays, federation, goal), task, config.rounds
     )
+
+
+class DeviceSide(NamedTuple):
+    """What the devices of a simulation compute with; nothing of the server."""
+
+    task: Task
+    federation: Federation
+    plan: LocalPlan
+    weight_decay: float  # of one device
+
+
+def build_devices(config: Config, load: Callable[[data.DataSet], Arrays] = data.load) -> DeviceSide:
+    """Build the devices' side of a config alone, for a process that plays one of them: no rule, no kernels."""
+    arrays = load(names.dataset(config))
+    decay = config.train.weight_decay / config.train.cohort
+    return DeviceSide(_task(config, arrays), _federation(config, arrays), _plan(config), decay)
 
 
 def _task(config: Config, arrays: Arrays) -> Task:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from sparsefed.flower.apps import client_app, server_app
     from sparsefed.flower.client import client, clip
     from sparsefed.flower.door import Admitted, Refusal, ReplyFormat, Request, admit
+    from sparsefed.flower.faults import fault
     from sparsefed.flower.red_team import red_team
     from sparsefed.flower.strategy import Strategy
 
@@ -31,6 +32,7 @@ _HOMES = {
     "client": "client",
     "client_app": "apps",
     "clip": "client",
+    "fault": "faults",
     "red_team": "red_team",
     "server_app": "apps",
 }
@@ -46,6 +48,7 @@ __all__ = [
     "client",
     "client_app",
     "clip",
+    "fault",
     "red_team",
     "server_app",
 ]

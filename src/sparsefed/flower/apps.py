@@ -9,6 +9,7 @@ use `Strategy` and `client`.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from torch import Tensor
 from sparsefed import config as configs
 from sparsefed.config import BuiltSimulation, Config
 from sparsefed.config import lookup as names
-from sparsefed.config.build import local_steps
+from sparsefed.config.build import DeviceSide, build_devices, local_steps
 from sparsefed.core.engine import Cohort, LocalStep
 from sparsefed.core.rng import integer_seed
 from sparsefed.defenses import as_rule
@@ -95,35 +96,45 @@ def client_app(config: Given, *, mods: Iterable[Mod] = ()) -> ClientApp:
     """Return a ClientApp that plays, in each round, the device of the config's federation that the server names."""
     app = ClientApp(mods=list(mods))
 
+    @functools.cache
+    def devices() -> tuple[Config, DeviceSide]:
+        parsed = configs.as_config(config)
+        return parsed, build_devices(parsed)
+
     @app.train()
     def train(message: Message, context: Context) -> Message:  # noqa: ARG001
-        torch.set_num_threads(1)
-        built = configs.build(configs.as_config(config))
-        instructions, train = message.content[CONFIG], built.config.train
+        torch.set_num_threads(1)  # another number of threads adds in another order
+        (parsed, side), instructions = devices(), message.content[CONFIG]
         ids = np.array([int(instructions["device"])])
-        batch = built.setup.federation.training(ids, int(instructions["server-round"]))
-        training = Training(built.setup.plan, built.setup.weight_decay, train.local_lr, train.engine, train.dtype)
-        return trained_reply(message, built.task, batch, training)
+        batch = side.federation.training(ids, int(instructions["server-round"]))
+        how = parsed.train
+        training = Training(side.plan, side.weight_decay, how.local_lr, how.engine, how.dtype)
+        return trained_reply(message, side.task, batch, training)
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:  # noqa: ARG001
-        built = configs.build(configs.as_config(config))
-        batch = built.setup.federation.gather(np.array([int(message.content[CONFIG].get("device", 0))]))
-        return evaluated_reply(message, built.task, batch.x, batch.y)
+        side = devices()[1]
+        batch = side.federation.gather(np.array([int(message.content[CONFIG].get("device", 0))]))
+        return evaluated_reply(message, side.task, batch.x, batch.y)
 
     return app
 
 
+def local_step(built: BuiltSimulation, round: int) -> LocalStep:
+    """Return the numbers of a device's local training in a round of a config."""
+    setup = built.setup
+    own = setup.schedule(round) if setup.local_lr is None else setup.local_lr
+    seed = integer_seed(setup.seed, "layers", round)
+    return LocalStep(own if setup.device_lr else 1.0, setup.weight_decay, seed, setup.plan)
+
+
 def _root(built: BuiltSimulation) -> Callable[[Tensor, int], Tensor]:
     """Return the function that computes the server's own update, as a simulation does."""
-    setup, root = built.setup, built.setup.root
+    engine, root = built.setup.engine, built.setup.root
     assert root is not None
 
     def update(theta: Tensor, round: int) -> Tensor:
-        own = setup.schedule(round) if setup.local_lr is None else setup.local_lr
-        rate = own if setup.device_lr else 1.0
-        step = LocalStep(rate, setup.weight_decay, integer_seed(setup.seed, "layers", round), setup.plan)
-        (block,) = setup.engine(theta, Cohort(np.zeros(1, np.int64), root.sizes, lambda _: root), step)
+        (block,) = engine(theta, Cohort(np.zeros(1, np.int64), root.sizes, lambda _: root), local_step(built, round))
         return block.rows()[0]
 
     return update

@@ -23,7 +23,7 @@ from sparsefed.flower.roster import Roster
 from sparsefed.runs.disk import disk, open_plain, read_bytes, write_atomically
 from sparsefed.server import Server
 
-REFUSALS = "refusals.jsonl"
+REFUSALS, COHORTS = "refusals.jsonl", "cohorts.jsonl"
 
 
 class Journal:
@@ -67,25 +67,40 @@ class Journal:
             roster.save(self.folder)
 
     def forget_after(self, round: int) -> None:
-        """Remove the refusals of rounds that are run again."""
-        if self.folder is None or not (self.folder / REFUSALS).exists():
-            return
-        kept = (runs.line(row) for row in refusals(self.folder) if row["round"] <= round)
-        with disk(self.folder):
-            write_atomically(self.folder / REFUSALS, b"".join(kept))
+        """Remove what was written on rounds that are run again."""
+        for name in (REFUSALS, COHORTS):
+            if self.folder is not None and (self.folder / name).exists():
+                kept = (runs.line(row) for row in _lines(self.folder / name) if row["round"] <= round)
+                with disk(self.folder):
+                    write_atomically(self.folder / name, b"".join(kept))
 
     def refuse(self, refused: Iterable[RefusedReply]) -> None:
         """Add refused replies to the account."""
-        if self.folder is None:
+        self._append(REFUSALS, ({**one._asdict(), "node": str(one.node)} for one in refused))
+
+    def used(self, round: int, asked: Iterable[int], used: Iterable[int]) -> None:
+        """Add the cohort of a round that is done."""
+        self._append(COHORTS, [{"round": round, "asked": list(asked), "used": list(used)}])
+
+    def _append(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
+        content = b"".join(map(runs.line, rows))
+        if self.folder is None or not content:
             return
-        lines = b"".join(runs.line({**one._asdict(), "node": str(one.node)}) for one in refused)
-        with disk(self.folder), open_plain(self.folder / REFUSALS, os.O_WRONLY | os.O_APPEND | os.O_CREAT) as file:
-            file.write(lines)
+        with disk(self.folder), open_plain(self.folder / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT) as file:
+            file.write(content)
 
 
 def refusals(folder: Path) -> Iterator[dict[str, Any]]:
     """Yield the refused replies of a deployment's run folder, up to an incomplete line."""
-    path = folder / REFUSALS
+    return _lines(folder / REFUSALS)
+
+
+def cohorts(folder: Path) -> dict[int, dict[str, list[int]]]:
+    """Return the devices asked and used in each round of a deployment's run folder."""
+    return {int(row["round"]): {key: row[key] for key in ("asked", "used")} for row in _lines(folder / COHORTS)}
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
     if not path.exists():
         return
     for line in read_bytes(path, limit=None).splitlines(keepends=True):

@@ -67,7 +67,7 @@ def red_team(
 
     def mod(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
         reply = call_next(message, context)
-        if not _rehearsing(message, context) or reply.has_error():
+        if not rehearsing(message, context) or reply.has_error():
             return reply
         task = make_task(
             model() if callable(model) and not isinstance(model, torch.nn.Module) else model, prepare, loss
@@ -94,7 +94,7 @@ def _chosen(attack: ChosenAttack | str, params: dict[str, Any]) -> ChosenAttack:
     return chosen
 
 
-def _rehearsing(message: Message, context: Context) -> bool:
+def rehearsing(message: Message, context: Context) -> bool:
     """Return whether both have asked for an attack: the server in its request, and the operator of this node."""
     asked = str(context.node_config.get(ON, "")).lower() == "true"
     training = message.metadata.message_type.split(".")[0] == "train"

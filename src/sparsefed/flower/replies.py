@@ -83,6 +83,7 @@ class RoundReplies:
     model: Tensor | None = None  # where clients reply with models
     rows_per_block: int = 1
     norms: list[float] = field(default_factory=list)
+    used: list[int] = field(default_factory=list)  # devices, in the order of their updates
     refused: list[RefusedReply] = field(default_factory=list)
     _voted: set[int] = field(default_factory=set)
 
@@ -91,7 +92,7 @@ class RoundReplies:
         return Counter(one.reason for one in self.refused)
 
     def blocks(self) -> Iterator[Block]:
-        """Yield the updates in blocks, as the replies arrive, with an absent one for each that is refused.
+        """Yield the updates in blocks, as the replies arrive, and at the end the absence of those that were refused.
 
         Raises:
             TooFewRepliesError: at the end, if fewer than the quorum were usable.
@@ -103,22 +104,23 @@ class RoundReplies:
             if isinstance(verdict, Admitted):
                 held.append((asked, verdict))
             del verdict
-            if len(held) == self.rows_per_block or (held and self.refused and self.refused[-1].device == asked.device):
+            if len(held) == self.rows_per_block:
                 yield _stacked(held, self.expected)
                 held.clear()
-            if self.refused and self.refused[-1].device == asked.device:
-                yield AbsentBlock(np.array([asked.device]), self.expected.d)
             if len(self.norms) == self.wanted:
                 break
         if held:
             yield _stacked(held, self.expected)
         if len(self.norms) < self.quorum:
             raise TooFewRepliesError(self._shortage())
+        if self.refused:
+            yield AbsentBlock(np.array([one.device for one in self.refused]), self.expected.d)
 
     def _judged(self, asked: Asked, reply: Any) -> Admitted | Refusal:
         verdict = reply if isinstance(reply, Refusal) else self._vote(asked, reply)
         if isinstance(verdict, Admitted):
             self.norms.append(verdict.norm)
+            self.used.append(asked.device)
         else:
             self.refused.append(RefusedReply(self.round, asked.request.node, asked.device, *verdict))
         return verdict

@@ -20,7 +20,6 @@ from flwr.serverapp.strategy import Result
 from sparsefed.core.errors import RunError, printable
 from sparsefed.core.rng import integer_seed
 from sparsefed.core.round import UNREPORTED, RoundReport, ServerState
-from sparsefed.core.types import Block
 from sparsefed.defenses import Rule, rule_info
 from sparsefed.flower.door import MOST_METRICS, Refusal, ReplyFormat, Request
 from sparsefed.flower.journal import Journal, restore, state_of
@@ -28,7 +27,7 @@ from sparsefed.flower.records import arrays_of, metric_record, record_of_model, 
 from sparsefed.flower.replies import Asked, Collector, RefusedReply, RoundReplies, TooFewRepliesError
 from sparsefed.flower.roster import Roster
 from sparsefed.runs import is_run, load_config
-from sparsefed.server import Server, ServerStep
+from sparsefed.server import NamedBlocks, Server, ServerStep
 from sparsefed.trackers import scalars
 
 if TYPE_CHECKING:
@@ -134,7 +133,7 @@ class Session:
         until = time.monotonic() + self._deadline
         collector = Collector(lambda id: _pulled(grid, id), time.monotonic, time.sleep, until, self.options.poll)
         collect = collector.as_they_come if self.options.spare else collector.in_order
-        return self._step(round, collect(asked), [one.device for one in asked])
+        return self._step(round, collect(asked), len(asked))
 
     def _note(self, report: RoundReport) -> None:
         round, metrics = report.state.round, scalars(report.metrics)
@@ -213,42 +212,37 @@ class Session:
             self._refuse(RefusedReply(round, one.request.node, one.device, "duplicate", "") for _ in sent[1:])
         self._refuse(RefusedReply(round, node, -1, "stranger", "") for node in by_node)
         try:
-            return self._step(round, arriving, [one.device for one, _ in arriving])
+            return self._step(round, arriving, len(arriving))
         except TooFewRepliesError as error:
             log.warning("%s", error)
             return {"round": round, "skipped": 1}
 
-    def _step(self, round: int, arriving: Iterable[tuple[Asked, Any]], devices: list[int]) -> Mapping[str, Any]:
+    def _step(self, round: int, arriving: Iterable[tuple[Asked, Any]], asked: int) -> Mapping[str, Any]:
         options, server = self.options, self.server
-        wanted = min(options.cohort or len(devices), len(devices))
+        wanted = min(options.cohort or asked, asked)
         replies = RoundReplies(
             round,
             self.expected,
             arriving,
-            wanted=wanted if options.spare else len(devices),
+            wanted=wanted,
             quorum=options.quorum or wanted // 2 + 1,
             model=server.theta if options.sends == "model" else None,
             rows_per_block=self._rows_per_block(),
         )
         root = None if options.root is None else options.root(server.theta, round)
-        before = server.round
         try:
-            blocks, senders = self._ordered(replies, devices)
             budget = server.budget(options.rate(round))
-            step = server.step(blocks, options.rate(round), senders=senders, root=root)
+            step = server.step(self._ordered(replies), options.rate(round), root=root)
         finally:
             self._refuse(replies.refused)
-        assert server.round == before + 1
+        self.journal.used(round, [one.device for one in self._asked], replies.used)
         return _metrics(options.rate(round), budget, replies, step)
 
-    def _ordered(self, replies: RoundReplies, devices: list[int]) -> tuple[Iterable[Block], list[int] | None]:
-        """Return the updates as a stream and their senders; with spare nodes, the senders are known at the end."""
-        if not self.options.spare:
-            return replies.blocks(), devices
-        if not rule_info(self.server.rule.function).needs:
-            return replies.blocks(), None
-        held = sorted(replies.blocks(), key=lambda block: int(block.senders[0]))
-        return held, [int(sender) for block in held for sender in block.senders]
+    def _ordered(self, replies: RoundReplies) -> NamedBlocks:
+        """Return the updates as a stream; those that came in any order to a rule of rows, in the order of devices."""
+        if not self.options.spare or not rule_info(self.server.rule.function).needs:
+            return NamedBlocks(replies.blocks())
+        return NamedBlocks(sorted(replies.blocks(), key=lambda block: int(block.senders[0])))
 
     def _rows_per_block(self) -> int:
         if self.options.block_mb is None or self.options.spare:
@@ -289,9 +283,13 @@ class Session:
         if not count:
             return []
         nodes = self.roster.cohort(online, count, self.options.sample, self.seed + 1, round)
-        record = RecordDict({ARRAYS: self.arrays(), CONFIG: ConfigRecord({**config, "server-round": round})})
-        ttl = self._deadline + 60
-        return [Message(record, node, MessageType.EVALUATE, ttl=ttl, group_id=str(round)) for node in nodes]
+        arrays, common = self.arrays(), {**config, "server-round": round}
+        records = {
+            node: RecordDict({ARRAYS: arrays, CONFIG: ConfigRecord({**common, "device": self.roster.number(node)})})
+            for node in nodes
+        }
+        kind, ttl = MessageType.EVALUATE, self._deadline + 60
+        return [Message(record, node, kind, ttl=ttl, group_id=str(round)) for node, record in records.items()]
 
     @staticmethod
     def medians(replies: Iterable[Any]) -> dict[str, float]:
