@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from sparsefed.commands.audit import audit
     from sparsefed.commands.certify import certify
     from sparsefed.commands.choose_k import choose_k
+    from sparsefed.commands.deploy import deploy
     from sparsefed.commands.reproduce.run import reproduce
     from sparsefed.commands.tune import tune
+    from sparsefed.commands.watch import watch
     from sparsefed.core.choice import Chosen
     from sparsefed.core.errors import SparseFedError
     from sparsefed.core.threat import ThreatModel
@@ -45,11 +47,13 @@ _HOMES = {
     "audit": "sparsefed.commands.audit",
     "certify": "sparsefed.commands.certify",
     "choose_k": "sparsefed.commands.choose_k",
+    "deploy": "sparsefed.commands.deploy",
     "partitions": "sparsefed.data",
     "report": "sparsefed.reports.run_report",
     "reproduce": "sparsefed.commands.reproduce.run",
     "sweep": "sparsefed.sweeps.sweep",
     "tune": "sparsefed.commands.tune",
+    "watch": "sparsefed.commands.watch",
 }
 _MODULES = ("attacks", "config", "data", "defenses", "flower", "models", "schedules", "trackers")
 
@@ -69,6 +73,7 @@ __all__ = [
     "config",
     "data",
     "defenses",
+    "deploy",
     "flower",
     "models",
     "partitions",
@@ -78,6 +83,7 @@ __all__ = [
     "sweep",
     "trackers",
     "tune",
+    "watch",
 ]
 
 

@@ -10,7 +10,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from sparsefed.cli.app import AsJson, argument, console, ended_politely, errors, option, say, wrote
+from sparsefed.cli.app import (
+    AsJson,
+    ConfigFile,
+    Overrides,
+    Trust,
+    argument,
+    console,
+    ended_politely,
+    errors,
+    option,
+    say,
+    wrote,
+)
 from sparsefed.core.errors import SparseFedError
 
 if TYPE_CHECKING:
@@ -95,3 +107,51 @@ def _readable_state(watcher: RunWatcher) -> WatchResult:
             return watcher.state()
         time.sleep(EVERY)
     return watcher.state()
+
+
+def deploy(
+    config: ConfigFile,
+    out: Annotated[Path, option("The app's folder.")],
+    nodes: Annotated[int | None, option("How many nodes there are; by default the config's devices.", "N")] = None,
+    without_attack: Annotated[
+        bool, option("Leave out the attackers that CONFIG simulates.", name="--without-attack")
+    ] = False,
+    run_folder: Annotated[
+        Path | None, option("Where the server keeps the run; by default runs/NAME here.", "FOLDER")
+    ] = None,
+    least_nodes: Annotated[
+        int | None, option("Connected nodes with which a round begins; by default all of them.", "N")
+    ] = None,
+    deadline: Annotated[
+        float | None, option("Seconds that a round waits for replies; by default an hour.", "S")
+    ] = None,
+    quorum: Annotated[int | None, option("Fewest usable replies; by default more than half of a cohort.", "N")] = None,
+    spare: Annotated[int | None, option("Nodes asked beyond the cohort; by default none.", "N")] = None,
+    overwrite: Annotated[bool, option("Replace an app that is there.", name="--overwrite")] = False,
+    set_: Overrides = None,
+    _trust: Trust = False,
+) -> None:
+    """Write CONFIG, for instance the recommended.toml of an audit, as a Flower app that `flwr run` takes as it is.
+
+    Each node plays a device of CONFIG's federation, number for number as the simulation does; the app's README says how
+    a node trains on data of its own. Needs no Flower here, only where the app runs.
+    """
+    from sparsefed import config as configs
+    from sparsefed.commands.deploy import deploy as deployed
+
+    given = {"deadline": deadline, "quorum": quorum, "spare": spare}
+    app = deployed(
+        configs.read(config, set_ or []),
+        out,
+        nodes=nodes,
+        least_nodes=least_nodes,
+        without_attack=without_attack,
+        run_folder=run_folder,
+        overwrite=overwrite,
+        **{name: value for name, value in given.items() if value is not None},
+    )
+    for path in app.files:
+        wrote(path)
+    for note in app.notes:
+        say(f"Note: {escape(note)}.")
+    say(f"Run it with [bold]flwr run {escape(str(app.folder))}[/bold]; see its README.md.")
