@@ -11,8 +11,9 @@ import torch
 
 from sparsefed import runs
 from sparsefed.core.round import ServerState
-from sparsefed.flower.journal import Journal
+from sparsefed.flower.journal import COHORTS, Journal
 from sparsefed.flower.replies import RefusedReply
+from sparsefed.flower.roster import Roster
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>'\"&"
 NODES = [10**15 + 7 * i for i in range(10)]
@@ -67,5 +68,15 @@ def deployment(folder: Path, rows: int = 12) -> Path:
         refuse(folder, [(t, NODES[3], "not finite", "650 of 650 numbers")])
         if t % 3 == 0:
             refuse(folder, [(t, NODES[5], "late", "")])
+    cohort(folder, rows)
     refuse(folder, [(rows, NODES[7], "keys", f"array {HOSTILE} is missing")])
     return folder
+
+
+def cohort(folder: Path, rows: int, clipped: Iterable[int] = (2, 4)) -> None:
+    """Write the cohorts of the rounds, with the devices that were clipped, and the roster."""
+    lines = (
+        {"round": t, "asked": [*range(10)], "used": [*range(8)], "clipped": [*clipped]} for t in range(1, rows + 1)
+    )
+    (folder / COHORTS).write_bytes(b"".join(map(runs.line, lines)))
+    Roster({node: number for number, node in enumerate(NODES)}).save(folder)

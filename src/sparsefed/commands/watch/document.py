@@ -46,16 +46,18 @@ def numbers(result: WatchResult) -> dict[str, Any]:
 
 
 def records(result: WatchResult) -> list[dict[str, Any]]:
-    """Return a row for each node of which anything was refused."""
+    """Return a row for each node that was asked or refused."""
     return [
         {
-            "node": str(account.node),
+            "node": None if account.node is None else str(account.node),
             "device": account.device,
+            "asked": account.asked,
+            "clipped": account.clipped,
             "refused": account.refused,
             "late": account.late,
-            "last_round": account.last.round,
             "reasons": dict(account.reasons),
-            "detail": account.last.detail,
+            "last_round": account.last and account.last.round,
+            "detail": account.last and account.last.detail,
         }
         for account in result.nodes
     ]
@@ -77,7 +79,7 @@ def _sections(result: WatchResult) -> Iterator[doc.Section]:
         drawn = charts([result.run])
         yield doc.section("Accuracy", figures("Curves", drawn, [result.run]))
         yield doc.section("Norms", figures("Norms", drawn, [result.run]))
-    yield doc.section("Refused and late", _refused(result), terminal=True)
+    yield doc.section("Refused, late and clipped", _refused(result), terminal=True)
     if result.round:
         yield doc.section("Latest rounds", _rounds(result))
 
@@ -120,34 +122,44 @@ def _facts(result: WatchResult) -> Iterator[tuple[str, doc.TableCell]]:
 def _refused(result: WatchResult) -> Iterator[doc.Block]:
     if not result.refused_in:
         yield doc.paragraph("Nothing was refused, and nothing came late.")
-        return
-    if result.round:
+    elif result.round:
         yield _chart(result)
     if result.nodes:
-        shown = result.nodes[:MOST_NODES]
-        more = len(result.nodes) - len(shown)
-        rows = [_node(account) for account in shown]
-        head = ("Node", "Device", "Refused", "of these late", doc.Head("Why, and how often", left=True), "Last round")
-        detail = doc.Head("The last one in detail", left=True, page_only=True)
-        yield doc.table("Who was refused, most first", (*head, detail), rows, style="prose")
-        if more:
+        yield _nodes(result)
+        if (more := len(result.nodes) - MOST_NODES) > 0:
             yield doc.paragraph(f"{counted(more, 'more node')} with fewer refusals.")
     known = sorted({reason for reasons in result.refused_in.values() for reason in reasons} & REASONS.keys())
-    rows_of_reasons = [(reason, REASONS[reason]) for reason in known]
-    yield doc.Fold("What the reasons mean", (doc.table("Reasons", ("Reason", "Meaning"), rows_of_reasons, "prose"),))
+    if known:
+        rows = [(reason, REASONS[reason]) for reason in known]
+        yield doc.Fold("What the reasons mean", (doc.table("Reasons", ("Reason", "Meaning"), rows, "prose"),))
 
 
-def _node(account: NodeAccount) -> tuple[doc.TableCell, ...]:
+def _nodes(result: WatchResult) -> doc.Table:
+    """Return the table of nodes; a column of which nothing is recorded is left out."""
+    clipped = any(account.clipped is not None for account in result.nodes)
+    asked = any(account.asked for account in result.nodes)
+    head = ("Node", "Device", *(["Asked"] if asked else []), *(["Clipped"] if clipped else []), "Refused", "Late")
+    why, detail = doc.Head("Why, and how often", left=True), doc.Head("The last one", left=True, page_only=True)
+    rows = []
+    for account in result.nodes[:MOST_NODES]:
+        counts = [*([account.asked] if asked else []), *([account.clipped or 0] if clipped else [])]
+        numbers = [doc.TableCell(f"{count:,}", count) for count in (*counts, account.refused, account.late)]
+        rows.append((*_named(account), *numbers, *_why(account)))
+    return doc.table("Who was refused, late or clipped: rounds of each node", (*head, why, detail), rows, style="prose")
+
+
+def _named(account: NodeAccount) -> tuple[doc.TableCell, ...]:
+    node = "unknown" if account.node is None else str(account.node)
+    device = str(account.device) if account.device >= 0 else "never asked"
+    return doc.TableCell(node), doc.TableCell(device, account.device)
+
+
+def _why(account: NodeAccount) -> tuple[doc.TableCell, ...]:
     reasons = ", ".join(f"{printable(reason)} {count:,}" for reason, count in account.reasons.most_common())
-    return (
-        doc.TableCell(str(account.node)),
-        doc.TableCell(str(account.device) if account.device >= 0 else "not asked", account.device),
-        doc.TableCell(f"{account.refused:,}", account.refused),
-        doc.TableCell(f"{account.late:,}", account.late),
-        doc.TableCell(reasons),
-        doc.TableCell(f"{account.last.round:,}", account.last.round),
-        doc.TableCell(printable(account.last.detail, 200)),
-    )
+    if account.last is None:
+        return doc.TableCell(reasons), doc.TableCell("")
+    detail = f": {printable(account.last.detail, 200)}" if account.last.detail else ""
+    return doc.TableCell(reasons), doc.TableCell(f"round {account.last.round:,}{detail}")
 
 
 def _chart(result: WatchResult) -> doc.Figure:

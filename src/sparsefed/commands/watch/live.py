@@ -19,7 +19,7 @@ from typing import Any
 
 from sparsefed.commands.watch.snapshot import WatchResult, watch
 from sparsefed.core.errors import ConfigError, SparseFedError
-from sparsefed.flower.journal import REFUSALS
+from sparsefed.flower.journal import COHORTS, REFUSALS
 from sparsefed.reports.document import Document, paragraph, section
 from sparsefed.reports.to_html import live_files, live_page
 from sparsefed.runs import CONFIG, MANIFEST, METRICS
@@ -179,7 +179,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _signature(folder: Path) -> tuple[object, ...]:
     """Return what changes with the folder: the times and sizes of its files, and whether a process works on it."""
-    return (*(_stat(folder / name) for name in (CONFIG, MANIFEST, METRICS, REFUSALS)), is_locked(folder))
+    return (*(_stat(folder / name) for name in (CONFIG, MANIFEST, METRICS, REFUSALS, COHORTS)), is_locked(folder))
 
 
 def _stat(path: Path) -> tuple[int, int, int] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,25 +10,28 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sparsefed.core.errors import ConfigError
+from sparsefed.core.errors import ConfigError, SparseFedError
 from sparsefed.core.progress import AtWork, Progress
 from sparsefed.core.types import RunRecord
-from sparsefed.flower.journal import REFUSALS, refusals
+from sparsefed.flower.journal import COHORTS, REFUSALS
 from sparsefed.flower.replies import RefusedReply
+from sparsefed.flower.roster import ROSTER
 from sparsefed.reports.result import Report
 from sparsefed.results.numbers import finite, percent
-from sparsefed.runs import load_run
+from sparsefed.runs import load_run, read_bytes, record_of
 
 LATE = ("late", "unsent")  # reasons that say that nothing came, not that something bad came
 
 
 class NodeAccount(NamedTuple):
-    """What was refused of one node."""
+    """What one node did: in how many rounds it was asked, used and clipped, and what was refused of it."""
 
-    node: int
+    node: int | None  # None: its number is in no roster
     device: int  # -1: never asked
+    asked: int
+    clipped: int | None  # None: not recorded
     reasons: Counter[str]
-    last: RefusedReply
+    last: RefusedReply | None
 
     @property
     def refused(self) -> int:
@@ -38,6 +42,15 @@ class NodeAccount(NamedTuple):
         return sum(self.reasons[reason] for reason in LATE)
 
 
+class CohortLine(NamedTuple):
+    """The devices of a round that is done."""
+
+    round: int
+    asked: tuple[int, ...]
+    used: tuple[int, ...]
+    clipped: tuple[int, ...] | None  # None: not recorded
+
+
 @dataclass(frozen=True)
 class WatchResult(Report, described_by="sparsefed.commands.watch.document"):
     """A run as it stands: its rounds, the replies that were refused, and what exceeds the limit."""
@@ -45,6 +58,8 @@ class WatchResult(Report, described_by="sparsefed.commands.watch.document"):
     run: RunRecord
     refusals: tuple[RefusedReply, ...]
     is_deployment: bool  # its replies can be refused, late or missing
+    cohorts: tuple[CohortLine, ...] = ()
+    roster: tuple[int, ...] = ()  # the nodes, in the order of their devices
     most_refused: int | None = None
 
     @property
@@ -78,15 +93,27 @@ class WatchResult(Report, described_by="sparsefed.commands.watch.document"):
 
     @cached_property
     def nodes(self) -> tuple[NodeAccount, ...]:
-        """The nodes of which anything was refused, most refused first."""
-        by_node: dict[int, list[RefusedReply]] = {}
+        """The nodes that were asked or refused: most refused first, then most clipped."""
+        asked = Counter(device for line in self.cohorts for device in line.asked)
+        known = [line.clipped for line in self.cohorts if line.clipped is not None]
+        clipped = Counter(device for devices in known for device in devices)
+        refused: dict[tuple[int, int | None], list[RefusedReply]] = {}
         for one in self.refusals:
-            by_node.setdefault(one.node, []).append(one)
+            refused.setdefault((one.device, one.node), []).append(one)
+        for device in asked:
+            refused.setdefault((device, self.roster[device] if device < len(self.roster) else None), [])
         accounts = (
-            NodeAccount(node, lines[-1].device, Counter(line.reason for line in lines), lines[-1])
-            for node, lines in by_node.items()
+            NodeAccount(
+                node,
+                device,
+                asked[device],
+                clipped[device] if known else None,
+                Counter(line.reason for line in lines),
+                lines[-1] if lines else None,
+            )
+            for (device, node), lines in refused.items()
         )
-        return tuple(sorted(accounts, key=lambda account: (-account.refused, account.node)))
+        return tuple(sorted(accounts, key=lambda each: (-each.refused, -(each.clipped or 0), each.device)))
 
     @cached_property
     def alerts(self) -> dict[int, str]:
@@ -139,21 +166,49 @@ def watch(run: str | Path, *, most_refused: int | None = None) -> WatchResult:
         raise ConfigError(f"most_refused is {most_refused}, but is a number of replies in a round: 0 or more")
     folder = Path(run)
     record = load_run(folder)
-    deployed = (folder / REFUSALS).exists() or any("refused" in row for row in record.rows[:1])
-    return WatchResult(record, tuple(_refused(folder, len(record.rows) + 1)), deployed, most_refused)
+    last = len(record.rows) + 1
+    refused = tuple(one for line in _lines(folder / REFUSALS) if (one := _refused(line, last)) is not None)
+    cohorts = tuple(one for line in _lines(folder / COHORTS) if (one := _cohort(line, last)) is not None)
+    deployed = bool(refused or cohorts) or any("refused" in row for row in record.rows[:1])
+    return WatchResult(record, refused, deployed, cohorts, _roster(folder), most_refused)
 
 
-def _refused(folder: Path, last: int) -> Iterator[RefusedReply]:
-    """Yield the lines of the account of refusals that are what a deployment writes in rounds up to `last`."""
-    for line in refusals(folder):
-        one = _line(line)
-        if one is not None and 1 <= one.round <= last and 0 <= one.node < 2**64 and -1 <= one.device < 2**63:
-            yield one
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the records of a file of lines, up to an incomplete one; none if there is no file."""
+    if path.exists():
+        for line in read_bytes(path, limit=None).splitlines(keepends=True):
+            if (record := record_of(line)) is None:
+                return
+            yield record[0]
 
 
-def _line(line: dict[str, Any]) -> RefusedReply | None:
+def _refused(line: dict[str, Any], last: int) -> RefusedReply | None:
+    """Return a line of the account of refusals; None if it is not what a deployment writes up to that round."""
     try:
         node, round, device = int(line["node"]), int(line["round"]), int(line["device"])
-        return RefusedReply(round, node, device, str(line["reason"])[:200], str(line["detail"])[:500])
+        one = RefusedReply(round, node, device, str(line["reason"])[:200], str(line["detail"])[:500])
     except (KeyError, TypeError, ValueError, OverflowError):
         return None
+    usual = 1 <= round <= last and 0 <= node < 2**64 and -1 <= device < 2**31
+    return one if usual else None
+
+
+def _cohort(line: dict[str, Any], last: int) -> CohortLine | None:
+    """Return the devices of a round; None if the line is not what a deployment writes up to that round."""
+    try:
+        lists = [line.get(key) for key in ("asked", "used", "clipped")]
+        devices = [None if given is None else tuple(map(int, given)) for given in lists]
+        round, (asked, used, clipped) = int(line["round"]), devices
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return None
+    if asked is None or used is None or not 1 <= round <= last:
+        return None
+    return CohortLine(round, asked, used, clipped)
+
+
+def _roster(folder: Path) -> tuple[int, ...]:
+    """Return the nodes of a deployment in the order of their devices; none of a simulation, or if it is damaged."""
+    try:
+        return tuple(int(node) for node in json.loads(read_bytes(folder / ROSTER))["nodes"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, SparseFedError):
+        return ()
