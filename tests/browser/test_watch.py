@@ -1,4 +1,4 @@
-"""The page of a watched run in a real browser: it follows the run, keeps the reader's place, and runs no foreign code."""
+"""The page of a watched run in a real browser: it follows the run and keeps the reader's place; nothing foreign runs."""
 
 from __future__ import annotations
 

@@ -87,13 +87,13 @@ def deploy(
         RunError: Something is in the way.
     """
     target = Path(folder)
-    chosen = deployable(configs.as_config(config), nodes, without_attack)
     settings |= {} if least_nodes is None else {"nodes": least_nodes}
     for name, value in settings.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
             raise ConfigError(f"{name} is {quoted(value)}, but must be a number from 0 on")
     if not overwrite and target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise RunError(f"{target} is there already; choose another folder with --out, or replace it with --overwrite")
+    chosen = deployable(configs.as_config(config), nodes, without_attack)
     table = configs.dump(chosen)
     where = Path(run_folder or Path("runs") / (chosen.name or "deployment")).absolute()
     name = re.sub(r"[^a-z0-9]+", "-", chosen.name.lower()).strip("-") or "sparsefed-app"
