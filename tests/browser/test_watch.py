@@ -1,4 +1,4 @@
-"""The page of a watched run in a real browser: it follows the run and keeps the reader's place; nothing foreign runs."""
+"""The page of a watched run in a real browser: it follows the run, keeps the reader's place, runs nothing foreign."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def test_an_audits_recommendation_becomes_an_app(tmp_path: Path) -> None:
     table = TABLE | ATTACK | changed(data={"devices": 1500, "per_device": 1})
     with pytest.raises(ConfigError, match=r"attackers \(attack.name = 'pgd'\).*--without-attack"):
         deploy(table, tmp_path / "app", nodes=6)
-    with pytest.raises(ConfigError, match="1,500 devices.*--nodes"):
+    with pytest.raises(ConfigError, match=r"1,500 devices.*--nodes"):
         deploy(table, tmp_path / "app", without_attack=True)
     app = deploy(table, tmp_path / "app", nodes=6, without_attack=True, least_nodes=5)
     assert (app.config.attack, app.config.is_attacked) == (None, False)

@@ -35,14 +35,14 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DeployedApp
         del sys.modules[name]
 
 
-def component(app: DeployedApp, side: str) -> Any:
+def component(side: str) -> Any:
     return importlib.import_module(f"{PACKAGE}.{side}").app
 
 
 def test_a_deployed_app_runs_as_it_is_and_can_be_watched(app: DeployedApp, tmp_path: Path) -> None:
-    grid = LocalGrid([10**15 + 7 * i for i in range(NODES)], component(app, "client"))
+    grid = LocalGrid([10**15 + 7 * i for i in range(NODES)], component("client"))
     context = Context(1, 0, {}, RecordDict(), {"folder": str(tmp_path / "run")})
-    component(app, "server")(grid, context)
+    component("server")(grid, context)
     state = runs.load_state(tmp_path / "run")
     assert state is not None and same(state, Simulation.from_config(app.config).run().state)
     watched = watch(tmp_path / "run", most_refused=0)
