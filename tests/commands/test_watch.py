@@ -234,7 +234,7 @@ def test_exit_codes_and_alert_lines(process_server: Server, tmp_path: Path, depl
     (tmp_path / "out").mkdir()
     nursery = Nursery(process_server, tmp_path / "out")
     fine = nursery.run("watch", deployed, "--once", "--most-refused", "3")
-    assert fine.code == 0 and "Who was refused" in fine.out
+    assert fine.code == 0 and "Nodes, in rounds" in fine.out
     alert = nursery.run("watch", deployed, "--once", "--json", "--most-refused", "2")
     assert alert.code == 3 and len(json.loads(alert.out)["alerts"]) == 1
     ended = nursery.run("watch", deployed, "--no-page", "--to-end", "--most-refused", "1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ MOST_NODES = 50  # rows of the table of nodes
 LATEST = 10  # rounds in the table of the latest
 MOST_ALERTS = 5  # alerts that are shown one by one
 MOST_POINTS = 400
+MOST_TICKS = 6
 REFUSED_LINES = {"refused": Stroke(PALETTE[1], (1, 0)), "late": Stroke(GREY, (8, 3))}
 
 
@@ -86,7 +88,7 @@ def _sections(result: WatchResult) -> Iterator[doc.Section]:
 
 def _now(result: WatchResult) -> Iterator[doc.Block]:
     alerts = [*result.alerts.values()]
-    for sentence in alerts[-MOST_ALERTS:]:
+    for sentence in alerts[: -MOST_ALERTS - 1 : -1]:
         yield doc.paragraph(f"Alert: {sentence}.", kind="warning")
     if len(alerts) > MOST_ALERTS:
         yield doc.paragraph(f"{len(alerts) - MOST_ALERTS} alerts of earlier rounds.", kind="warning")
@@ -145,7 +147,7 @@ def _nodes(result: WatchResult) -> doc.Table:
         counts = [*([account.asked] if asked else []), *([account.clipped or 0] if clipped else [])]
         numbers = [doc.TableCell(f"{count:,}", count) for count in (*counts, account.refused, account.late)]
         rows.append((*_named(account), *numbers, *_why(account)))
-    return doc.table("Who was refused, late or clipped: rounds of each node", (*head, why, detail), rows, style="prose")
+    return doc.table("Nodes, in rounds", (*head, why, detail), rows, style="prose")
 
 
 def _named(account: NodeAccount) -> tuple[doc.TableCell, ...]:
@@ -169,7 +171,9 @@ def _chart(result: WatchResult) -> doc.Figure:
     late = [float(sum(reasons.get(reason, 0) for reason in LATE)) for reasons in by_round]
     bad = [float(sum(reasons.values())) - missing for reasons, missing in zip(by_round, late, strict=True)]
     lines = {"refused": _thinned(bad), "late": _thinned(late)}
-    y = alt.Y("value:Q", title="Replies", axis=alt.Axis(format="~d", tickMinStep=1))
+    top = int(max(1.0, *bad, *late))
+    ticks = alt.Axis(format="~d", values=[*range(0, top + 1, math.ceil(top / MOST_TICKS))])
+    y = alt.Y("value:Q", title="Replies", axis=ticks, scale=alt.Scale(domain=[0, top]))
     text = f"Replies by round: {sum(bad):,.0f} refused and {sum(late):,.0f} late in all."
     chart = drawn(lines, [*REFUSED_LINES.values()], y, "{:.3g}".format, alt.Title("Refused and late", subtitle=text))
     return doc.Figure("refused", chart, "Refused: a reply came and could not be used. Late: none came in time.")
