@@ -118,6 +118,7 @@ class LivePage:
         return f"http://{LOOPBACK}:{self._server.server_port}/"
 
     def __enter__(self) -> LivePage:
+        self.watcher.page()  # the first one takes longest; a browser finds it ready
         self._thread.start()
         return self
 
@@ -140,7 +141,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
     timeout = IDLE
     server_version, sys_version = "sparsefed", ""
-    protocol_version = "HTTP/1.1"
+    protocol_version = "HTTP/1.0"  # a connection for each request: none outlives the server
 
     def do_GET(self) -> None:
         port = self.server.server_port
