@@ -17,6 +17,7 @@ LAYERS = (
     ("simulation",),
     ("results",),
     ("reports",),
+    ("flower",),
     ("sweeps",),
     ("commands",),
     ("cli",),

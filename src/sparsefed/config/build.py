@@ -6,7 +6,7 @@ import functools
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -163,6 +163,23 @@ def _plan(train: TrainTable) -> LocalPlan:
         train.local_momentum or 0.0,
         train.local_optimizer == "adam",
     )
+
+
+class DeviceSide(NamedTuple):
+    """What the devices of a simulation compute with; nothing of the server."""
+
+    task: Task
+    federation: Federation
+    plan: LocalPlan
+    weight_decay: float  # of one device
+
+
+def build_devices(config: Config, load: Callable[[data.DataSet], Arrays] = data.load) -> DeviceSide:
+    """Build the devices' side of a config alone, for a process that plays one of them: no rule, no kernels."""
+    arrays = load(names.dataset(config))
+    task = _task(config, arrays, computed_on(config.train.device))
+    decay = config.train.weight_decay / config.train.cohort
+    return DeviceSide(task, _federation(config, arrays), _plan(config.train), decay)
 
 
 def _task(config: Config, arrays: Arrays, device: torch.device) -> Task:
