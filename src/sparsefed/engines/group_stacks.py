@@ -105,8 +105,9 @@ class GroupStacks:
         for devices in alike.values():
             size = max(1, STACK_BYTES // (4 * (3 * self._task.d + 2 * _inputs(devices[0][1], groups[0].step.plan))))
             for low in range(0, len(devices), size):
-                places, x, y = zip(*devices[low : low + size], strict=True)
-                yield _Stack(places, torch.stack(x), torch.stack(y))
+                some = devices[low : low + size]
+                x, y = torch.stack([x for _, x, _ in some]), torch.stack([y for _, _, y in some])
+                yield _Stack(tuple(place for place, _, _ in some), x, y)
 
     def _updates(self, module: nn.Module, groups: Sequence[GroupWork], stack: _Stack) -> Tensor:
         """Return the updates [m, d] of a stack, each from its own group's model."""

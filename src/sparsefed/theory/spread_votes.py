@@ -155,7 +155,8 @@ def _both_gaps(power: Powers, prefers: BoolArray, first: IntArray, second: IntAr
     single = -(-second // 2)
     first = np.maximum(first - single, 0)
     strong = np.minimum(((power == 2) & ~prefers).sum(0), -(-first // 2))
-    return double + single + strong + np.maximum(first - 2 * strong, 0)
+    needed: IntArray = double + single + strong + np.maximum(first - 2 * strong, 0)
+    return needed
 
 
 def _left_out(

@@ -50,7 +50,8 @@ def random_subsets(
     upper[points, winner] = 0
     lead = own - np.minimum(upper.max(1), 1 - own)
     spoilt = np.array([2 * (1 - clean_share(devices, m, subset)) for m in range(devices - subset + 2)])
-    return np.searchsorted(spoilt, lead, side="left") - 1  # of an increasing list, how many are below
+    bears: IntArray = np.searchsorted(spoilt, lead, side="left") - 1  # of an increasing list, how many are below
+    return bears
 
 
 def clopper_pearson(counts: IntArray, trials: int, error: float) -> tuple[FloatArray, FloatArray]:

@@ -74,7 +74,8 @@ def disjoint(votes: Labels, classes: int) -> IntArray:
     >>> disjoint(np.array([[1], [1], [1], [1], [0], [2]]), classes=3)
     array([1])
     """
-    return (sides(tally(votes, classes)).gaps.min(1) - 1) // 2
+    bears: IntArray = (sides(tally(votes, classes)).gaps.min(1) - 1) // 2
+    return bears
 
 
 def priced(votes: Labels, prices: Labels, classes: int, devices: int) -> IntArray:
@@ -108,7 +109,8 @@ def priced(votes: Labels, prices: Labels, classes: int, devices: int) -> IntArra
         neither = (votes != seen.winner) & (votes != c)
         second = _cheapest_sums(np.where(neither, prices, FREE))
         cheapest = np.minimum(cheapest, _least_cost(first, second, seen.gaps[:, c]))
-    return np.minimum(cheapest - 1, devices)
+    bears: IntArray = np.minimum(cheapest - 1, devices)
+    return bears
 
 
 def _cheapest_sums(prices: IntArray) -> IntArray:
