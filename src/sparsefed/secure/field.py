@@ -98,6 +98,10 @@ class Field:
         kernels().wrapped(values, np.uint64(self.modulus), out)
         return out
 
+    def reduced(self, values: Integers) -> Elements:
+        """Return integers of any size that int64 holds as elements."""
+        return self.from_signed(values % self.modulus if self.size == 4 else values)
+
     def to_signed(self, a: Elements) -> npt.NDArray[np.int64]:
         """Return the integers nearest to 0 that elements stand for."""
         words = a.astype(np.uint64)

@@ -329,7 +329,11 @@ def wraparound_results(circuit: Circuit, x: Elements, seed: bytes) -> Elements:
     for rows in Xof(seed, _tag(circuit, WR)).rows(circuit.checks, width):
         kernels().ternary_sums(limbs, rows, _ternary_table(), sums[done : done + len(rows)])
         done += len(rows)
-    return field.of([sum(int(part) * field.limb_base**b for b, part in enumerate(row)) for row in sums])
+    results = field.zeros(circuit.checks)
+    for limb in range(field.limbs):
+        place = np.full(circuit.checks, pow(field.limb_base, limb, field.modulus), field.dtype)
+        results = field.add(results, field.mul(field.reduced(sums[:, limb]), place))
+    return results
 
 
 @functools.cache
