@@ -21,6 +21,8 @@ from hypothesis.extra import numpy as arrays
 
 from sparsefed.core.layout import layout
 from sparsefed.flower.door import REASONS, Admitted, Refusal, ReplyFormat, Request, admit
+from sparsefed.flower.replies import AbsentBlock, ReplyBlock
+from sparsefed.kernels.blocks import RowsBlock
 
 MODEL = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.zeros(3, np.float64), "n": np.array(4)}
 EXPECTED = ReplyFormat.of(MODEL, layout({name: torch.from_numpy(a) for name, a in MODEL.items()}), cap=10.0)
@@ -180,3 +182,27 @@ def test_a_thing_that_is_no_reply_is_unreadable(message: Any) -> None:
 def test_an_error_in_place_of_a_reply_is_named() -> None:
     verdict = judged(Message(Error(code=2, reason="boom\x1b[31m"), reply_to=request()))
     assert verdict == Refusal("error", "code 2: boom?[31m")
+
+
+# --- blocks ----------------------------------------------------------------------------------------------------------
+
+
+@given(
+    arrays.arrays(np.float32, (1, 5), elements=st.floats(width=32, allow_nan=False, allow_infinity=False)),
+    st.floats(0, 2),
+)
+def test_the_block_of_a_reply_sums_as_any_block_of_rows(rows: np.ndarray[Any, Any], weight: float) -> None:
+    weights = torch.tensor([weight], dtype=torch.float64)
+    tensor = torch.from_numpy(rows)
+    with np.errstate(over="ignore"):
+        ours, plain = (kind(tensor).weighted_sum(weights) for kind in (ReplyBlock, RowsBlock))
+    assert ours.numpy().tobytes() == plain.numpy().tobytes()
+
+
+@given(arrays.arrays(np.float32, 4, elements=st.sampled_from([0.0, -0.0, 1.0, -1e-40])))
+def test_absent_updates_change_no_bit_of_a_sum(total: np.ndarray[Any, Any]) -> None:
+    absent = AbsentBlock(np.array([3, 4]), 4)
+    added = torch.from_numpy(total) + absent.weighted_sum(torch.zeros(2, dtype=torch.float64))
+    assert added.numpy().tobytes() == total.tobytes()
+    assert not bool((absent.norms() <= math.inf).any())
+    assert absent.rows()[torch.tensor([False, False])].shape == (0, 4)

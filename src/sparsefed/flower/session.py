@@ -173,10 +173,10 @@ class Session:
         options = self.options
         return ConfigRecord(
             {
+                "lr": options.rate(round),
                 **self._train,
                 "server-round": round,
                 "device": device,
-                "lr": options.rate(round),
                 "mode": options.usual_mode,
                 "sends": options.sends,
                 "round-seed": integer_seed(self.seed, "layers", round),

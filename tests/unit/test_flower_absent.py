@@ -1,0 +1,34 @@
+"""Without Flower, the names of the deployment end in one sentence; the door needs no Flower."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import sparsefed
+from sparsefed import flower
+from sparsefed.core.errors import ConfigError
+
+
+@pytest.mark.parametrize("name", ["Strategy", "client", "client_app", "clip", "fault", "red_team", "server_app"])
+def test_a_name_that_needs_flower_says_which_extra(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flower, "find_spec", lambda module: None)  # noqa: ARG005
+    with pytest.raises(
+        ConfigError, match=rf"flower\.{name} needs Flower.*constraints-flower.txt 'sparsefed\[flower\]'"
+    ):
+        getattr(flower, name)
+
+
+def test_the_door_needs_no_flower(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flower, "find_spec", lambda module: None)  # noqa: ARG005
+    assert flower.admit is sparsefed.flower.admit
+    with pytest.raises(AttributeError, match="no attribute 'Stratgy'"):
+        flower.Stratgy  # noqa: B018
+    assert set(dir(flower)) == set(flower.__all__)
+
+
+def test_importing_the_package_imports_nothing_of_flower() -> None:
+    code = "import sys, sparsefed.flower; assert not {'flwr', 'torch'} & set(sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
