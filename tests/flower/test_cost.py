@@ -77,6 +77,6 @@ def test_the_memory_of_a_rule_of_sums_does_not_grow_with_the_clients() -> None:
     grown(3, d)  # whatever is allocated once
     few, many = grown(3, d), grown(30, d)
     assert many <= few + 0.25
-    assert many <= 3 + 1 + 0.25  # three vectors of the model's size and one reply
+    assert many <= 3 + 1 + 0.5  # three vectors of the model's size and one reply; half of one for masks
     rows = grown(30, d, rule="median", clip_norm=None)
     assert rows > 20  # the measurement would show it

@@ -12,7 +12,6 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
@@ -26,6 +25,7 @@ from sparsefed.flower.journal import Journal, restore, state_of
 from sparsefed.flower.records import arrays_of, metric_record, record_of_model, tensors_of
 from sparsefed.flower.replies import Asked, Collector, RefusedReply, RoundReplies, TooFewRepliesError
 from sparsefed.flower.roster import Roster
+from sparsefed.kernels.rows import row_norms
 from sparsefed.runs import is_run, load_config
 from sparsefed.server import NamedBlocks, Server, ServerStep
 from sparsefed.trackers import scalars
@@ -362,7 +362,7 @@ def _metrics(lr: float, budget: float, replies: RoundReplies, step: ServerStep) 
         "honest_longest": max(norms, default=None),
         "attacker_norm": None,
         "budget": budget if math.isfinite(budget) else None,
-        "update_norm": float(torch.linalg.vector_norm(step.delta, dtype=torch.float64)),
+        "update_norm": float(row_norms(step.delta[None])[0]),
         **{name: value for name, value in step.stats.items() if name not in UNREPORTED},
         "dropped": step.received - len(norms),
         "refused": sum(reasons.values()),
