@@ -94,6 +94,8 @@ class Hostile:
 
 
 def some_array(draw: random.Random) -> Any:
+    if draw.random() < 0.5:
+        return Array("float32", (2, 3), "numpy.ndarray", some_file(draw))
     dtype = draw.choice(["float32", "float64", "int64", "complex64", "object", "<U4", "", "float16"])
     shape = tuple(draw.choice([-1, 0, 1, 2, 3, 1 << 40]) for _ in range(draw.randrange(4)))
     body = draw.choice([b"", b"garbage", draw.randbytes(draw.randrange(300)), some_file(draw)])
@@ -115,6 +117,8 @@ def changed(draw: random.Random) -> Any:
     for _ in range(draw.randrange(1, 4)):
         draw.choice(CHANGES)(draw, content)
     message = reply(RecordDict(content))
+    if draw.random() < 0.1:
+        break_array(draw, message.content["arrays"])
     for name in draw.sample(["_src_node_id", "_reply_to_message_id", "_group_id"], draw.choice([0, 0, 0, 1, 2])):
         message.metadata.__dict__[name] = draw.choice([0, -1, "", "x" * 10_000, None, 1 << 70, math.nan, Hostile()])
     return message
@@ -141,11 +145,11 @@ def put_metric(draw: random.Random, content: dict[str, Any]) -> None:
     content["metrics"] = MetricRecord({name: value})
 
 
-def break_array(draw: random.Random, content: dict[str, Any]) -> None:
+def break_array(draw: random.Random, arrays: Any) -> None:
     """Put in an array what Flower would not: the reply was inflated from foreign bytes."""
-    array = Array(MODEL["w"])
-    array.__dict__[draw.choice(["dtype", "shape", "stype", "data"])] = draw.choice([None, 7, "x", Hostile(), [[2], 3]])
-    content["arrays"] = ArrayRecord({**content["arrays"], "w": array})
+    field = draw.choice(["dtype", "shape", "stype", "data"])
+    for array in arrays.values():
+        array.__dict__[field] = draw.choice([None, 7, "x", Hostile(), [[2], 3]])
 
 
 CHANGES: list[Callable[[random.Random, dict[str, Any]], None]] = [
@@ -154,7 +158,6 @@ CHANGES: list[Callable[[random.Random, dict[str, Any]], None]] = [
     drop_array,
     put_record,
     put_metric,
-    break_array,
 ]
 
 
@@ -171,7 +174,7 @@ def test_ten_thousand_fuzzed_replies_raise_nothing() -> None:
             assert 0 < verdict.examples <= 10
     assert outcomes.pop("admitted") > 50  # some changes do no harm
     wanted = {"identity", "round", "records", "keys", "dtype", "shape", "body", "count", "not finite", "unreadable"}
-    assert wanted <= outcomes.keys()
+    assert outcomes.keys() >= wanted, wanted - outcomes.keys()
 
 
 @pytest.mark.parametrize("message", [None, Hostile(), 7, object()])
