@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import sparsefed
 from sparsefed import flower
 from sparsefed.core.errors import ConfigError
+from sparsefed.flower.door import REASONS
 
 
 @pytest.mark.parametrize("name", ["Strategy", "client", "client_app", "clip", "fault", "red_team", "server_app"])
@@ -32,3 +35,10 @@ def test_the_door_needs_no_flower(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_importing_the_package_imports_nothing_of_flower() -> None:
     code = "import sys, sparsefed.flower; assert not {'flwr', 'torch'} & set(sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_page_explains_every_reason_for_a_refusal() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "flower.md").read_text(encoding="utf-8")
+    explained = page.partition("| reason | what it means |")[2].partition("\n\n")[0]
+    named = {word for line in explained.splitlines() for word in re.findall(r"`([^`]+)`", line.partition(" | ")[0])}
+    assert named == set(REASONS)
