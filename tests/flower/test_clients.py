@@ -111,7 +111,7 @@ def quick_start() -> ClientApp:
             loss = nn.functional.cross_entropy(model(x), y)
             loss.backward()
             optimizer.step()
-        metrics = {"train_loss": float(loss), "num-examples": len(y)}
+        metrics = {"train_loss": float(loss.detach()), "num-examples": len(y)}
         content = RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord(metrics)})
         return Message(content=content, reply_to=msg)
 
@@ -128,7 +128,7 @@ def test_an_unmodified_client_of_flower_works_and_the_mean_is_fedavg() -> None:
     from flwr.serverapp.strategy import FedAvg
 
     config = ConfigRecord({"lr": 0.5})
-    ours = trained(Strategy("mean", sends="model"), quick_start(), train_config=config)
+    ours = trained(Strategy("mean", sends="model", rho=0.0), quick_start(), train_config=config)
     grid = LocalGrid(NODES, quick_start())
     fedavg = FedAvg(fraction_evaluate=0.0).start(grid, ArrayRecord(net().state_dict()), 3, train_config=config)
     for name, tensor in fedavg.arrays.to_torch_state_dict().items():
