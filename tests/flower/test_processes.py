@@ -130,9 +130,7 @@ def await_start(federation: LocalFederation, run: str) -> None:
     """Wait until the run's ServerApp is there, or the run has ended already."""
     until = time.monotonic() + 120
     while time.monotonic() < until:
-        if any("flwr-serverapp" in command for command in federation.processes().values()):
-            return
-        if federation.status(run).startswith("finished"):
+        if federation.server_apps() or federation.status(run).startswith("finished"):
             return
         time.sleep(0.5)
 
