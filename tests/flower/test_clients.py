@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,16 +19,17 @@ from flwr.clientapp import ClientApp
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-from sparsefed import defenses
+from sparsefed import defenses, report
 from sparsefed.attacks import ATTACKS
 from sparsefed.core.engine import Cohort, LocalPlan, LocalStep
-from sparsefed.core.errors import ConfigError
+from sparsefed.core.errors import ConfigError, RunError
 from sparsefed.core.task import make_task
 from sparsefed.core.types import Batch
 from sparsefed.engines import ENGINES
 from sparsefed.flower.client import client, clip, record_of
 from sparsefed.flower.red_team import red_team
 from sparsefed.flower.strategy import Strategy
+from sparsefed.runs import load_run
 from tests.flower.grid import Client, LocalGrid
 
 NODES = [31, 8, 15, 4, 99]
@@ -199,3 +202,65 @@ def test_every_attack_can_be_rehearsed(attack: str) -> None:
 def test_an_attack_that_tries_the_rule_out_needs_it() -> None:
     with pytest.raises(ConfigError, match="unknown attack 'pdg'"):
         red_team("pdg", net, own)
+
+
+# --- folders ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_folder_of_a_deployment_is_reported_as_a_simulations(tmp_path: Path) -> None:
+    def evaluate(round: int, arrays: ArrayRecord) -> MetricRecord:  # noqa: ARG001
+        return MetricRecord({"accuracy": 0.25, "loss": 2.0})
+
+    strategy = Strategy(defenses.sparsefed(k=300, clip_norm=0.1), lr=1.0, folder=tmp_path / "live")
+    trained(strategy, client(net, own), rounds=2, evaluate_fn=evaluate)
+    page = report(tmp_path / "live").to_html()
+    assert "25" in page
+    assert "sparsefed" in page
+    rows = load_run(tmp_path / "live").rows
+    assert [row["test_accuracy"] for row in rows] == [0.25, 0.25]
+    assert all(row["clipped"] == 1.0 for row in rows)
+    # More rounds go on from there; another rule is refused.
+    trained(Strategy(defenses.sparsefed(k=300, clip_norm=0.1), lr=1.0, folder=tmp_path / "live"), client(net, own))
+    assert len(load_run(tmp_path / "live").rows) == 3
+    with pytest.raises(RunError, match=r"holds a run of another config \(it differs in defense"):
+        trained(Strategy("median", lr=1.0, folder=tmp_path / "live"), client(net, own))
+
+
+class Listener:
+    """A tracker that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+
+    def start(self, config: Any) -> None:
+        self.heard.append(config["defense"]["name"])
+
+    def log(self, round: int, metrics: Any) -> None:
+        self.heard.append((round, metrics["refused"]))
+
+    def finish(self, status: str) -> None:
+        self.heard.append(status)
+
+
+def test_trackers_hear_of_every_round() -> None:
+    listener = Listener()
+    trained(Strategy("median", trackers=[listener]), client(net, own), rounds=2)
+    assert listener.heard == ["median", (1, 0), (2, 0), "finished"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"rule": "fltrust"}, "give root"),
+        ({"rule": "krum", "f": 1, "weight_cap": 10.0}, "weight_cap cannot be given"),
+        ({"rule": "mean", "sends": "gradient"}, "valid choices: model, update"),
+        ({"rule": "mean", "quorum": 0}, "quorum is 0, but must be a whole number from 1 on"),
+        ({"rule": "mean", "cohort": 3, "quorum": 4}, "a round has a cohort of 3"),
+        ({"rule": "mean", "deadline": -1.0}, "number of seconds above 0"),
+        ({"rule": "mean", "sampling": "often"}, "valid choices: epoch, uniform"),
+        ({"rule": "sparsefed", "kk": 3}, "kk"),
+    ],
+)
+def test_a_strategy_that_cannot_work_says_so_in_a_sentence(settings: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(sentence)):
+        Strategy(**settings)

@@ -59,8 +59,10 @@ class Session:
         self.expected = ReplyFormat.of(arrays, self.server.layout, options.weight_cap)
         self.roster = Roster()
         self.refused: list[RefusedReply] = []
-        self._deadline, self._asked = deadline, list[Asked]()
-        self._train, self._evaluate, self._score = ConfigRecord(), ConfigRecord(), None
+        self._deadline = deadline
+        self._asked: list[Asked] = []
+        self._train, self._evaluate = ConfigRecord(), ConfigRecord()
+        self._score: Evaluate | None = None
         self.result = Result()
 
     @property
@@ -71,7 +73,7 @@ class Session:
     def configure(self, train: ConfigRecord | None, evaluate: ConfigRecord | None, score: Evaluate | None) -> None:
         """Set what is sent to the clients beside the model, and how the server evaluates."""
         self._train, self._evaluate = train or ConfigRecord(), evaluate or ConfigRecord()
-        self._score: Evaluate | None = score
+        self._score = score
 
     def arrays(self) -> ArrayRecord:
         """Return the current model as a record, under the names of the initial one."""
