@@ -76,7 +76,7 @@ flower: $(FLOWER)/.installed  ## ten nodes with TLS and keys, some lying, one ki
 	@$(FLOWER)/bin/python -m sparsefed.flower.show runs/flower
 
 flower-soak: $(FLOWER)/.installed  ## the deployment's long tests: four rules, 20 kills; half an hour on an idle machine
-	@SPARSEFED_FLOWER_SOAK=1 $(FLOWER)/bin/python -m pytest -n 0 tests/flower/test_processes.py
+	@SPARSEFED_FLOWER_SOAK=1 $(FLOWER)/bin/python -m pytest -n 0 tests/flower/test_processes.py tests/flower/test_deployed.py
 
 # Flower's own pins conflict with constraints.txt (typer, rich, packaging), so it has an environment of its own.
 $(FLOWER)/.installed: pyproject.toml constraints-flower.txt

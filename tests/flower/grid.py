@@ -56,7 +56,7 @@ class LocalGrid(Grid):
         sent = reply if fault is None else fault(message, reply)
         if sent is not None:
             del self._sent[id]
-        return sent  # type: ignore[no-any-return]
+        return sent
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         del timeout

@@ -126,7 +126,8 @@ def test_a_second_reply_and_a_stranger_are_refused() -> None:
     requests = strategy.configure_train(1, arrays, ConfigRecord(), grid)
     replies = [reply for id in grid.push_messages(requests) for reply in grid.pull_messages([id])]
     twice = [reply for id in grid.push_messages(requests) for reply in grid.pull_messages([id])][:1]
-    stranger = FAULTS["other sender"](replies[0], next(iter(grid.pull_messages(grid.push_messages(requests)))))
+    stranger = next(iter(grid.pull_messages(grid.push_messages(requests))))
+    stranger.metadata.__dict__["_src_node_id"] = 5
     before = strategy.session.server.theta
     strategy.aggregate_train(1, [*replies[::-1], *twice, stranger])
     assert sorted(one.reason for one in strategy.session.refused) == ["duplicate", "stranger"]

@@ -78,7 +78,7 @@ class Request(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Part:
+class ExpectedArray:
     """One array that a reply must hold, and its place in the flat vector."""
 
     dtype: str
@@ -98,7 +98,7 @@ class Part:
 class ReplyFormat:
     """The arrays that a reply must hold, by name."""
 
-    parts: Mapping[str, Part]
+    parts: Mapping[str, ExpectedArray]
     d: int
     cap: float | None = None  # the most examples that a reply may count for; None: all count the same
 
@@ -110,7 +110,7 @@ class ReplyFormat:
                 f"weight_cap is {cap}, but must be a number of examples above 0, or None for equal weights"
             )
         starts = {slot.name: slot.start for slot in layout.slots}
-        parts = {name: Part(str(a.dtype), tuple(a.shape), starts.get(name)) for name, a in arrays.items()}
+        parts = {name: ExpectedArray(str(a.dtype), tuple(a.shape), starts.get(name)) for name, a in arrays.items()}
         return cls(parts, layout.d, cap)
 
 
@@ -190,7 +190,7 @@ def _check_keys(arrays: Any, expected: ReplyFormat) -> None:
             raise _RefusedError("keys", f"array {quoted(name)} is missing")
 
 
-def _check_header(name: str, array: Any, part: Part) -> None:
+def _check_header(name: str, array: Any, part: ExpectedArray) -> None:
     """Check an array by what it says about itself, before its bytes are read."""
     if array.stype != STYPE or array.dtype != part.dtype:
         raise _RefusedError("dtype", f"{quoted(name)} is {quoted(array.stype)} {quoted(array.dtype)}, not {part.dtype}")
@@ -225,7 +225,7 @@ def _row(arrays: Any, expected: ReplyFormat) -> Tensor:
     return torch.from_numpy(row)
 
 
-def _numbers(name: str, data: bytes, part: Part) -> npt.NDArray[Any]:
+def _numbers(name: str, data: bytes, part: ExpectedArray) -> npt.NDArray[Any]:
     """Return the numbers of a NumPy file in memory, in the order of the model's; a view of its bytes, not a copy."""
     head = io.BytesIO(data[:HEADER_BYTES])
     try:

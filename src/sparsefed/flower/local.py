@@ -57,7 +57,6 @@ class LocalFederation:
         self._ports = _free_ports(nodes + 1)
         self.link: subprocess.Popen[bytes] | None = None
         self.supernodes: dict[int, subprocess.Popen[bytes]] = {}
-        self._runs: list[subprocess.Popen[bytes]] = []
 
     # --- beginning and end -------------------------------------------------------------------------------------------
 
@@ -85,11 +84,15 @@ class LocalFederation:
 
     def close(self) -> None:
         """End every process that this federation started, and what they started."""
-        for process in [*self._runs, *self.supernodes.values(), *([self.link] if self.link else [])]:
+        for process in [*self.supernodes.values(), *([self.link] if self.link else [])]:
             _end(process)
-        self._runs.clear()
         self.supernodes.clear()
         self.link = None
+        while left := self.processes():  # what the SuperLink started runs in sessions of its own
+            for pid in left:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.1)
 
     # --- processes ---------------------------------------------------------------------------------------------------
 
@@ -118,9 +121,32 @@ class LocalFederation:
         )
 
     def kill_link(self) -> None:
-        """End the SuperLink, and what it started, by SIGKILL."""
+        """End the SuperLink by SIGKILL; a ServerApp that it started notices, and ends too."""
         assert self.link is not None
         _end(self.link)
+
+    def kill_server_app(self) -> bool:
+        """End the ServerApp by SIGKILL; return whether there was one."""
+        pids = self.server_apps()
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return bool(pids)
+
+    def server_apps(self) -> list[int]:
+        """Return the ids of the living ServerApps; asking Flower for the status of a run takes far longer."""
+        return [pid for pid, command in self.processes().items() if "flwr-serverapp" in command]
+
+    def processes(self) -> dict[int, str]:
+        """Return the living processes of this federation, by id, with their commands; they share its Flower folder."""
+        ours = f"FLWR_HOME={self.folder / 'flwr'}".encode()
+        found = {}
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdecimal() and int(entry.name) != os.getpid():
+                with suppress(OSError):
+                    if ours in (entry / "environ").read_bytes().split(b"\0"):
+                        found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+        return found
 
     def kill_node(self, i: int) -> None:
         """End a SuperNode, and the client that it runs, by SIGKILL."""
@@ -153,8 +179,7 @@ class LocalFederation:
         """
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            status = self.status(run)
-            if status.startswith("finished"):
+            if not self.server_apps() and (status := self.status(run)).startswith("finished"):
                 return status
             time.sleep(1.0)
         raise RunError(f"run {run} is still going on after {seconds:g} s; look into {self.folder / 'superlink.log'}")
@@ -216,18 +241,6 @@ class LocalFederation:
             "OMP_NUM_THREADS": "1",
             "NUMBA_NUM_THREADS": "1",
         }
-
-
-def children(group: int) -> list[int]:
-    """Return the ids of the living processes of a process group."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            with suppress(OSError, ValueError, IndexError):
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                if int(fields[2]) == group and fields[0] != "Z":
-                    found.append(int(entry.name))
-    return found
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

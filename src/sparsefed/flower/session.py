@@ -12,7 +12,6 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
@@ -26,6 +25,7 @@ from sparsefed.flower.journal import Journal, restore, state_of
 from sparsefed.flower.records import arrays_of, metric_record, record_of_model, tensors_of
 from sparsefed.flower.replies import Asked, Collector, RefusedReply, RoundReplies, TooFewRepliesError
 from sparsefed.flower.roster import Roster
+from sparsefed.kernels.rows import row_norms
 from sparsefed.runs import is_run, load_config
 from sparsefed.server import NamedBlocks, Server, ServerStep
 from sparsefed.trackers import scalars
@@ -59,8 +59,10 @@ class Session:
         self.expected = ReplyFormat.of(arrays, self.server.layout, options.weight_cap)
         self.roster = Roster()
         self.refused: list[RefusedReply] = []
-        self._deadline, self._asked = deadline, list[Asked]()
-        self._train, self._evaluate, self._score = ConfigRecord(), ConfigRecord(), None
+        self._deadline = deadline
+        self._asked: list[Asked] = []
+        self._train, self._evaluate = ConfigRecord(), ConfigRecord()
+        self._score: Evaluate | None = None
         self.result = Result()
 
     @property
@@ -71,7 +73,7 @@ class Session:
     def configure(self, train: ConfigRecord | None, evaluate: ConfigRecord | None, score: Evaluate | None) -> None:
         """Set what is sent to the clients beside the model, and how the server evaluates."""
         self._train, self._evaluate = train or ConfigRecord(), evaluate or ConfigRecord()
-        self._score: Evaluate | None = score
+        self._score = score
 
     def arrays(self) -> ArrayRecord:
         """Return the current model as a record, under the names of the initial one."""
@@ -173,10 +175,10 @@ class Session:
         options = self.options
         return ConfigRecord(
             {
+                "lr": options.rate(round),
                 **self._train,
                 "server-round": round,
                 "device": device,
-                "lr": options.rate(round),
                 "mode": options.usual_mode,
                 "sends": options.sends,
                 "round-seed": integer_seed(self.seed, "layers", round),
@@ -362,7 +364,7 @@ def _metrics(lr: float, budget: float, replies: RoundReplies, step: ServerStep) 
         "honest_longest": max(norms, default=None),
         "attacker_norm": None,
         "budget": budget if math.isfinite(budget) else None,
-        "update_norm": float(torch.linalg.vector_norm(step.delta, dtype=torch.float64)),
+        "update_norm": float(row_norms(step.delta[None])[0]),
         **{name: value for name, value in step.stats.items() if name not in UNREPORTED},
         "dropped": step.received - len(norms),
         "refused": sum(reasons.values()),

@@ -86,7 +86,7 @@ def _await_round(folder: Path, round: int, federation: LocalFederation, run: str
     metrics = folder / runs.METRICS
     while not metrics.exists() or len(metrics.read_bytes().splitlines()) < round:
         time.sleep(1.0)
-        if federation.status(run).startswith("finished"):
+        if not federation.server_apps() and federation.status(run).startswith("finished"):
             return
 
 

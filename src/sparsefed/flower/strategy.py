@@ -11,7 +11,6 @@ continued by the next one.
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -255,8 +254,3 @@ def _check_rule(rule: Rule, options: Options) -> None:
         raise ConfigError(f"{rule} weighs updates by its own rule, so weight_cap cannot be given; leave it out")
     if "root" in info.needs and options.root is None:
         raise ConfigError(f"{rule} compares with an update of the server's own: give root, (model, round) -> update")
-
-
-def drawn_seed() -> int:
-    """Return a seed that nobody can guess, as large as a config can hold."""
-    return secrets.randbits(62)
