@@ -17,7 +17,7 @@ from flwr.app import ConfigRecord, Error, Message
 from sparsefed import config as configs
 from sparsefed.core.engine import Cohort
 from sparsefed.core.errors import RunError
-from sparsefed.core.round import ServerState, _context, _local_step
+from sparsefed.core.round import ServerState, _context, local_step
 from sparsefed.defenses import DEFENSES
 from sparsefed.flower.apps import client_app, run
 from sparsefed.flower.client import record_of
@@ -60,7 +60,7 @@ def without(config: configs.Config, liars: tuple[int, ...]) -> ServerState:
         cohort = np.array([i for i in setup.federation.cohort(context.round) if i not in liars])
         gather = partial(setup.federation.training, round=context.round)
         devices = Cohort(cohort, setup.federation.sizes(cohort), gather)
-        blocks = setup.engine(state.theta, devices, _local_step(setup, context))
+        blocks = setup.engine(state.theta, devices, local_step(setup, context))
         step = setup.defense.step(state.defense, blocks, context)
         state = ServerState(context.round, state.theta - step.delta, step.state)
     return state
