@@ -21,6 +21,7 @@ from sparsefed.core.engine import Cohort, LocalPlan, LocalStep, few, turns
 from sparsefed.core.task import Task, draws, working_copy
 from sparsefed.engines.several_steps import (
     STACK_LIMIT,
+    Moments,
     StepBlock,
     chosen_examples,
     descend,
@@ -116,7 +117,7 @@ class GroupStacks:
         work = [(groups[group], place) for group, place in stack.places]
         every = [turns(each.step, int(each.cohort.ids[place]), examples) for each, place in work]
         start = StepBlock(self._task, theta, step, theta).parts(theta)
-        local = start if len(every[0]) == 1 else [part.clone() for part in start]
+        local, moments = start if len(every[0]) == 1 else [part.clone() for part in start], Moments()
         for turn, (chosen, rate) in enumerate(every[0]):
             x, y = stack.x, stack.y
             if chosen is not None:
@@ -125,7 +126,7 @@ class GroupStacks:
             if len(every[0]) == 1:
                 flat = torch.cat([part.float().flatten(1) for part in gradients], 1)
                 return flat.add_(theta, alpha=step.weight_decay).mul_(rate)
-            descend(local, [part.float() for part in gradients], start, rate, step)
+            descend(local, [part.float() for part in gradients], start, rate, step, moments)
         return theta - torch.cat([part.flatten(1) for part in local], 1)
 
     def _gradients(self, module: nn.Module, local: list[Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
