@@ -21,13 +21,12 @@ from sparsefed.core.engine import MEMORY_BUDGET, Cohort, Engine, LocalStep, few,
 from sparsefed.core.task import Task, draws, load_flat, working_copy
 from sparsefed.core.types import Batch, Block
 from sparsefed.engines.loop import client_rows, loop
-from sparsefed.engines.several_steps import PROBE_TOLERANCE, STACK_LIMIT, operations, share_out
+from sparsefed.engines.several_steps import PROBE_TOLERANCE, STACK_LIMIT, STACKED, operations, share_out
 from sparsefed.kernels.blocks import RowsBlock
 
 log = logging.getLogger(__name__)
 
 PLAIN = LocalStep(1.0, 0.0)
-TOGETHER = 25  # clients in one call of `vmap`: their weights are common, so more of them fit than in a stack
 Piece = tuple[int, Batch]  # the first client's row, and clients of equal size
 
 
@@ -49,7 +48,7 @@ def unfused(task: Task, dtype: torch.dtype = torch.float32, budget: int = MEMORY
 
             def work(module: nn.Module, piece: Piece, rows: Tensor = rows) -> None:
                 first, part = piece
-                gradients(task, module, theta, part, out=rows[first : first + len(part.sizes)])
+                rows[first : first + len(part.sizes)] = gradients(task, module, theta, part)
 
             share_out(work, pieces(batch, limits[0]), modules)
             yield RowsBlock(rows.add_(theta, alpha=step.weight_decay).mul_(step.scale), ids)
@@ -59,7 +58,7 @@ def unfused(task: Task, dtype: torch.dtype = torch.float32, budget: int = MEMORY
 
 
 def pieces(batch: Batch, limit: float) -> list[Piece]:
-    """Cut a batch into pieces: up to TOGETHER adjacent clients of one size of at most `limit`, else one client each.
+    """Cut a batch into pieces: up to STACKED adjacent clients of one size where that is at most `limit`, else one each.
 
     >>> sizes = np.array([2, 2, 3, 9])
     >>> [(first, part.sizes.tolist()) for first, part in pieces(Batch(torch.zeros(16), torch.zeros(16), sizes), 5)]
@@ -67,7 +66,7 @@ def pieces(batch: Batch, limit: float) -> list[Piece]:
     """
     counts: list[int] = []
     for place, size in enumerate(batch.sizes.tolist()):
-        joins = place > 0 and size == batch.sizes[place - 1] and size <= limit and counts[-1] < TOGETHER
+        joins = place > 0 and size == batch.sizes[place - 1] and size <= limit and counts[-1] < STACKED
         counts[-1:] = [counts[-1] + 1] if joins else [*counts[-1:], 1]
     firsts, stops = np.cumsum([0, *counts[:-1]]), np.cumsum([0, *batch.sizes])
     parts = [(int(first), int(first) + count) for first, count in zip(firsts, counts, strict=True)]
@@ -77,11 +76,10 @@ def pieces(batch: Batch, limit: float) -> list[Piece]:
     ]
 
 
-def gradients(task: Task, module: nn.Module, theta: Tensor, batch: Batch, out: Tensor | None = None) -> Tensor:
-    """Return the gradients of clients of equal size [m, d], at the weights that `module` already holds; in `out`."""
-    out = torch.empty(len(batch.sizes), task.d) if out is None else out
+def gradients(task: Task, module: nn.Module, theta: Tensor, batch: Batch) -> Tensor:
+    """Return the gradients of clients of equal size [m, d], at the weights that `module` already holds."""
     if len(batch.sizes) == 1:
-        return out.copy_(client_rows(task, module, theta, batch, PLAIN))
+        return client_rows(task, module, theta, batch, PLAIN)
     named = dict(module.named_parameters())
     weights = {slot.name: named[slot.name].detach() for slot in task.slots}
     inputs = task.prepare(batch.x)
@@ -93,7 +91,7 @@ def gradients(task: Task, module: nn.Module, theta: Tensor, batch: Batch, out: T
 
     stacks = (inputs.reshape(*each, *inputs.shape[1:]), batch.y.reshape(*each, *batch.y.shape[1:]))
     found = vmap(grad(loss), in_dims=(None, 0, 0))(weights, *stacks)
-    return torch.cat([found[slot.name].flatten(1).float() for slot in task.slots], 1, out=out)
+    return torch.cat([found[slot.name].flatten(1).float() for slot in task.slots], 1)
 
 
 def _batched_up_to(task: Task, theta: Tensor, batch: Batch) -> float:
