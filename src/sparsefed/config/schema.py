@@ -105,14 +105,14 @@ class TrainTable(_Table):
     dtype: Literal["float32", "bfloat16"] = "float32"
     engine: str = "fused"
     memory_mb: Count = MEMORY_BUDGET // 2**20
-    device: str | None = None  # None, or "auto": a GPU if there is one
+    device: str | None = None  # None, or "cpu": the processor; "auto": a GPU if there is one
 
     @field_validator("device")
     @classmethod
     def _known_device(cls, name: str | None) -> str | None:
         if name is not None and not is_device_name(name):
             raise ValueError(CHOICES)
-        return None if name == "auto" else name
+        return None if name == "cpu" else name
 
 
 class ThreatTable(_Table):
