@@ -1,8 +1,8 @@
-"""Draw docs/charts/votes.svg: certified accuracy by votes against one model's radius, from the numbers beside it.
+"""Draw docs/charts/votes.svg: certified accuracy by votes and by one model's radius, from the numbers beside it.
 
     python docs/charts/votes.py
 
-`docs/charts/votes.json` holds what `python -m benchmarks.votes --curves docs/charts/votes.json` measured.
+`docs/charts/votes.json` holds what `python -m benchmarks.votes --curves FILE "clipping inside, one round"` measured.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sparsefed.reports.lines import colours, dashes, dressed, stroke
 from sparsefed.results.numbers import significant
 
 HERE = Path(__file__).parent
-LAST = 48  # compromised devices
+LAST = 25  # compromised devices
 
 
 def main() -> None:
@@ -28,12 +28,10 @@ def main() -> None:
         for name, values in curves.items()
         for m, value in enumerate(values[: LAST + 1])
     ]
-    x = alt.X("m:Q", title="Compromised devices of 100, sending anything", axis=alt.Axis(format="d", grid=False))
+    x = alt.X("m:Q", title="Compromised devices of 1000, sending anything", axis=alt.Axis(format="d", grid=False))
     y = alt.Y("y:Q", title="Certified accuracy", axis=alt.Axis(format=".0%"), scale=alt.Scale(domain=[0, 1]))
     base = alt.Chart(alt.InlineData(values=rows)).encode(x=x, y=y, color=colours(looks), strokeDash=dashes(looks))
-    title = alt.Title(
-        "Fashion-MNIST, 100 devices: what no so many of them can change", subtitle="Test points, in per cent."
-    )
+    title = alt.Title("What no so many devices can change", subtitle="Fashion-MNIST, 1000 devices in 20 groups.")
     layers = alt.LayerChart(layer=[base.mark_line(strokeWidth=2, interpolate="step-after")])
     dressed(layers, title, list(looks)).save(HERE / "votes.svg")
 

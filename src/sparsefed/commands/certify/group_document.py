@@ -275,22 +275,23 @@ def numbers(result: VoteCertificate) -> dict[str, Any]:
         "wanted": result.wanted,
         "recommended": None if best is None else best.name,
         "verdict": verdict(result),
-        "certificates": [
-            {
-                "name": each.name,
-                "promise": each.promise,
-                "is_certificate": each.promise != "none",
-                "accuracy": each.accuracy,
-                "certified": each.certified.tolist(),
-                "largest": each.largest(result.chance),
-                "models": each.models,
-                "hidden_among": each.hidden,
-            }
-            for each in result.curves
-        ],
+        "certificates": [_curve_values(each, result.chance) for each in result.curves],
         "absent": [{"name": name, "why": why} for name, why in result.absent],
         "kept": None if result.kept is None else result.kept._asdict(),
         "costs": result.costs._asdict(),
         "confidence": result.confidence if plan.kind == "subsets" else None,
         "distilled_accuracy": result.distilled,
+    }
+
+
+def _curve_values(curve: CertificateCurve, chance: float) -> dict[str, Any]:
+    return {
+        "name": curve.name,
+        "promise": curve.promise,
+        "is_certificate": curve.promise != "none",
+        "accuracy": curve.accuracy,
+        "certified": curve.certified.tolist(),
+        "largest": curve.largest(chance),
+        "models": curve.models,
+        "hidden_among": curve.hidden,
     }
