@@ -60,7 +60,7 @@ def helper_process(memory: Path, key: bytes, mood: str = "lives") -> Iterator[in
 def ask(port: int, task: RoundTask, request: bytes) -> bytes | None:
     """The helper's answer, or None if it is gone."""
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=60) as peer:
+        with socket.create_connection(("127.0.0.1", port), timeout=240) as peer:
             for part in (encode_task(task), request):
                 peer.sendall(struct.pack("<I", len(part)) + part)
             file = peer.makefile("rb")
