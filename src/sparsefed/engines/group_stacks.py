@@ -19,9 +19,9 @@ from torch.func import functional_call, vmap
 
 from sparsefed.core.engine import Cohort, LocalPlan, LocalStep, few, turns
 from sparsefed.core.task import Task, draws, working_copy
+from sparsefed.engines.moments import Moments
 from sparsefed.engines.several_steps import (
     STACK_LIMIT,
-    Moments,
     StepBlock,
     chosen_examples,
     descend,
