@@ -21,6 +21,7 @@ def reach(delta: Tensor, theirs: Tensor) -> Reach | None:
     `delta` is what the server subtracted [d], `theirs` the attackers' part of the mean [d], on the same scale. With
     server momentum or memory, `delta` also holds earlier rounds; `share` is then this round's part.
 
+    >>> import torch
     >>> reach(torch.tensor([0.0, 2.0]), torch.tensor([3.0, 1.0]))
     Reach(landed=0.1, share=0.5)
     """
