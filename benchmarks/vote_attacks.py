@@ -72,7 +72,8 @@ class Scene:
     @property
     def labels(self) -> IntArray:
         """The winner of each vote."""
-        return tally(self.votes, len(self.arrays.classes)).argmax(1)
+        labels: IntArray = tally(self.votes, len(self.arrays.classes)).argmax(1)
+        return labels
 
 
 def scene(table: dict[str, Any], groups: int) -> Scene:

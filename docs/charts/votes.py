@@ -31,7 +31,9 @@ def main() -> None:
     x = alt.X("m:Q", title="Compromised devices of 1000, sending anything", axis=alt.Axis(format="d", grid=False))
     y = alt.Y("y:Q", title="Certified accuracy", axis=alt.Axis(format=".0%"), scale=alt.Scale(domain=[0, 1]))
     base = alt.Chart(alt.InlineData(values=rows)).encode(x=x, y=y, color=colours(looks), strokeDash=dashes(looks))
-    title = alt.Title("What no so many devices can change", subtitle="Fashion-MNIST, 1000 devices in 20 groups.")
+    title = alt.Title(
+        "Predictions that m compromised devices cannot change", subtitle="Fashion-MNIST, 1000 devices in 20 groups."
+    )
     layers = alt.LayerChart(layer=[base.mark_line(strokeWidth=2, interpolate="step-after")])
     dressed(layers, title, list(looks)).save(HERE / "votes.svg")
 

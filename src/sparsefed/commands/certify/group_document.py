@@ -70,7 +70,7 @@ def document(result: VoteCertificate) -> doc.Document:
     plan = result.plan
     low, high = plan.sizes
     size = f"{low}" if low == high else f"{low} to {high}"
-    caption = "Higher is better: the share of test points that are right, and that no so many devices can make wrong."
+    caption = "Higher is better: the share of test points that are right, and stay right whatever m devices send."
     figure = doc.Figure("votes", chart(result), caption, _curve_table(result))
     parts = (
         doc.section("Summary", _summary(result), terminal=True),
@@ -245,7 +245,7 @@ def chart(result: VoteCertificate) -> alt.LayerChart:
     lines = base.mark_line(strokeWidth=2, interpolate="step-after").encode(strokeDash=dashes(looks))
     dots = base.mark_point(filled=True, size=24, opacity=0.8).encode(tooltip=tips)
     ends = "; ".join(f"{each.name}: {share_down(each.at(result.wanted))} at m = {result.wanted:,}" for each in curves)
-    title = alt.Title("What no so many devices can change", subtitle=f"{ends}.")
+    title = alt.Title("Predictions that m compromised devices cannot change", subtitle=f"{ends}.")
     return dressed(alt.LayerChart(layer=[lines, dots]), title, list(looks))
 
 
