@@ -11,6 +11,7 @@ from sparsefed.secure.xof import SEED
 
 
 def encode_public(public: PublicShare) -> bytes:
+    """Return the bytes of a public share."""
     return b"".join((*public.wr_parts, *public.joint_parts))
 
 
@@ -21,6 +22,7 @@ def decode_public(data: bytes) -> PublicShare:
 
 
 def encode_leader(circuit: Circuit, share: LeaderShare) -> bytes:
+    """Return the bytes of the leader's share."""
     field = circuit.field
     return b"".join((field.encode(share.measurement), field.encode(share.proofs), share.wr_blind, share.joint_blind))
 
@@ -33,6 +35,7 @@ def decode_leader(circuit: Circuit, data: bytes) -> LeaderShare:
 
 
 def encode_helper(share: HelperShare) -> bytes:
+    """Return the bytes of the helper's share."""
     return b"".join(share)
 
 
@@ -42,6 +45,7 @@ def decode_helper(data: bytes) -> HelperShare:
 
 
 def encode_verifier(circuit: Circuit, share: VerifierShare) -> bytes:
+    """Return the bytes of a server's answers."""
     return b"".join((circuit.field.encode(share.answers), share.wr_part, share.joint_part))
 
 
