@@ -172,7 +172,9 @@ def test_a_foreign_name_for_the_machine_is_refused(live: LivePage, host: str) ->
     assert response.status == 421 and "Round" not in text
 
 
-@pytest.mark.parametrize("path", ["/nothing", "/../config.toml", "/config.toml", "/%2e%2e/manifest.json", "//", "/?x"])
+@pytest.mark.parametrize(
+    "path", ["/nothing", "/../config.toml", "/config.toml", "/%2e%2e/manifest.json", "//config.toml", "/?x"]
+)
 def test_no_other_path_is_there(live: LivePage, path: str) -> None:
     assert answer(live, path)[0].status == 404
 
