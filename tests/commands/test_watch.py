@@ -8,6 +8,7 @@ import socket
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -109,7 +110,7 @@ def test_alerts_are_what_counting_gives(
         assert account.late == sum(node == account.node and reason == "late" for _, node, reason in lines)
 
 
-HOSTILE_LINES = [
+HOSTILE_LINES: list[dict[str, Any]] = [
     {"round": 10**15, "node": "5", "device": 0, "reason": "late", "detail": ""},
     {"round": 1, "node": "9" * 4000, "device": 0, "reason": "late", "detail": ""},
     {"round": 1, "node": "x", "device": 0, "reason": "late", "detail": ""},
@@ -122,7 +123,11 @@ HOSTILE_LINES = [
 def test_lines_that_no_deployment_writes_do_no_harm(tmp_path: Path) -> None:
     folder = folder_of(tmp_path / "run", rows=2)
     (folder / REFUSALS).write_bytes(b"".join(map(runs.line, HOSTILE_LINES)))
-    bad = [{"round": 1, "asked": "x"}, {"round": 10**15, "asked": [], "used": []}, {"asked": [], "used": []}]
+    bad: list[dict[str, Any]] = [
+        {"round": 1, "asked": "x"},
+        {"round": 10**15, "asked": [], "used": []},
+        {"asked": [], "used": []},
+    ]
     (folder / COHORTS).write_bytes(b"".join(map(runs.line, bad)))
     (folder / "roster.json").write_text("[")
     state = watch(folder)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import altair as alt
@@ -18,6 +19,7 @@ from sparsefed.reports.run_report import figures
 from sparsefed.results.numbers import Curve, binned, duration, finite, length, percent, whole
 from sparsefed.results.verdict import counted
 
+Written = Callable[[Any], str]
 MOST_NODES = 50  # rows of the table of nodes
 LATEST = 10  # rounds in the table of the latest
 MOST_ALERTS = 5  # alerts that are shown one by one
@@ -99,7 +101,7 @@ def _now(result: WatchResult) -> Iterator[doc.Block]:
 
 
 def _facts(result: WatchResult) -> Iterator[tuple[str, doc.TableCell]]:
-    names = {
+    names: dict[str, tuple[str, Written]] = {
         "test": ("Test accuracy", percent),
         "attack": ("Attack accuracy", percent),
         "clients": ("Accuracy by the clients' own evaluation", percent),
@@ -167,7 +169,7 @@ def _why(account: NodeAccount) -> tuple[doc.TableCell, ...]:
 def _chart(result: WatchResult) -> doc.Figure:
     """Draw the replies that were refused, and those that did not come, by round."""
     last = max(result.round, *result.refused_in)
-    by_round = [result.refused_in.get(round, {}) for round in range(1, last + 1)]
+    by_round = [result.refused_in.get(round, Counter()) for round in range(1, last + 1)]
     late = [float(sum(reasons.get(reason, 0) for reason in LATE)) for reasons in by_round]
     bad = [float(sum(reasons.values())) - missing for reasons, missing in zip(by_round, late, strict=True)]
     lines = {"refused": _thinned(bad), "late": _thinned(late)}
@@ -187,7 +189,7 @@ def _thinned(values: Sequence[float]) -> Curve:
 
 
 def _rounds(result: WatchResult) -> Iterator[doc.Block]:
-    columns = {
+    columns: dict[str, tuple[str, Written]] = {
         "Test accuracy": ("test_accuracy", percent),
         "Attack accuracy": ("attack_accuracy", percent),
         "Replies": ("cohort", whole),

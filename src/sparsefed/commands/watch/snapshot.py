@@ -168,7 +168,7 @@ def watch(run: str | Path, *, most_refused: int | None = None) -> WatchResult:
     record = load_run(folder)
     last = len(record.rows) + 1
     refused = tuple(one for line in _lines(folder / REFUSALS) if (one := _refused(line, last)) is not None)
-    cohorts = tuple(one for line in _lines(folder / COHORTS) if (one := _cohort(line, last)) is not None)
+    cohorts = tuple(each for line in _lines(folder / COHORTS) if (each := _cohort(line, last)) is not None)
     deployed = bool(refused or cohorts) or any("refused" in row for row in record.rows[:1])
     return WatchResult(record, refused, deployed, cohorts, _roster(folder), most_refused)
 
