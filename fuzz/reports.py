@@ -98,7 +98,8 @@ class Reports:
             values[place] = most if place >= self.circuit.d - SPARE else int(self._draw.integers(most + 1))
             left -= int(values[place]) ** 2
         assert left == 0
-        return values * self._draw.choice([-1, 1], self.circuit.d)
+        signed: Integers = values * self._draw.choice([-1, 1], self.circuit.d)
+        return signed
 
     def too_long(self) -> Integers:
         """Return a vector beyond the bound: by a squared norm of 1, by a little, or by far."""

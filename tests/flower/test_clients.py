@@ -36,10 +36,10 @@ NODES = [31, 8, 15, 4, 99]
 
 
 def net() -> nn.Module:
-    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
-    nn.init.zeros_(module[1].weight)
-    nn.init.zeros_(module[1].bias)
-    return module
+    last = nn.Linear(64, 10)
+    nn.init.zeros_(last.weight)
+    nn.init.zeros_(last.bias)
+    return nn.Sequential(nn.Flatten(), last)
 
 
 def digits() -> tuple[Tensor, Tensor]:
@@ -112,7 +112,7 @@ def quick_start() -> ClientApp:
         for _ in range(3):
             optimizer.zero_grad()
             loss = nn.functional.cross_entropy(model(x), y)
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
         metrics = {"train_loss": float(loss.detach()), "num-examples": len(y)}
         content = RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord(metrics)})
@@ -193,7 +193,9 @@ def test_a_red_team_attacks_only_where_it_was_asked_for_twice() -> None:
 
 @pytest.mark.parametrize("attack", sorted(ATTACKS))
 def test_every_attack_can_be_rehearsed(attack: str) -> None:
-    auxiliary = {"auxiliary": 10} if attack in ("pgd", "boosted", "replacement", "lone_pgd", "neurotoxin") else {}
+    auxiliary: dict[str, Any] = (
+        {"auxiliary": 10} if attack in ("pgd", "boosted", "replacement", "lone_pgd", "neurotoxin") else {}
+    )
     strategy = attacked(attack, defense=RULE, clip_norm=1.0, **auxiliary)
     assert strategy.session.server.round == 2
     assert strategy.session.refused == []

@@ -274,7 +274,7 @@ def test_local_training_runs_and_writes_its_numbers(run: Run, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_own_models_runs_and_writes_its_numbers(tmp_path: Path) -> None:
+def test_own_models_runs_and_writes_its_numbers(run: Run, tmp_path: Path) -> None:
     run("benchmarks.own_models", "--quick", "--models", "vit,gru,hidden", "--json", f"{tmp_path}/o.json")
     found = results(tmp_path / "o.json")
     assert {"loop / ours", "vmap / ours"} <= {what for what, _ in found}

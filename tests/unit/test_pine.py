@@ -195,7 +195,13 @@ def test_a_whole_report_and_both_answers(
         data.draw(st.integers(1, 2)),
     )
     values = data.draw(st.lists(st.integers(-bound // 4, bound // 4), min_size=d, max_size=d))
-    given_ = {"proofs": proofs, "norm_proofs": norm_proofs, "checks": checks, "successes": checks, "alpha": 8.7}
+    given_: dict[str, Any] = {
+        "proofs": proofs,
+        "norm_proofs": norm_proofs,
+        "checks": checks,
+        "successes": checks,
+        "alpha": 8.7,
+    }
     circuit = Circuit(field, d, bound, chunk, norm_chunk, **given_)
     twin = naive.Pine(field.name, d, bound, chunk, norm_chunk, **given_)
     nonce, random = data.draw(st.binary(min_size=16, max_size=16)), np.random.default_rng(d + chunk).bytes(224)
@@ -209,7 +215,8 @@ def test_a_whole_report_and_both_answers(
     assert codec.encode_leader(circuit, report.leader) == leader
     assert codec.encode_helper(report.helper) == helper
     answers = []
-    for server, share in enumerate((report.leader, report.helper)):
+    shares: list[pine.LeaderShare | pine.HelperShare] = [report.leader, report.helper]
+    for server, share in enumerate(shares):
         measurement, proofs_share = (part.tolist() for part in pine._expanded(circuit, share))
         blinds = [share.wr_blind, share.joint_blind]
         expected = twin.prepare(KEY, server, nonce, public, measurement, proofs_share, blinds)
@@ -227,10 +234,9 @@ def test_a_whole_report_and_both_answers(
 @BOTH
 def test_the_chosen_circuit_is_about_the_shortest(field: Field, d: int) -> None:
     circuit = circuit_for(field, d, largest_bound(field))
+    small: dict[str, Any] = dict(SMALL) if field.size == 4 else {}
     chunks = range(1, 300)
-    other = min(
-        Circuit(field, d, circuit.bound, c, 1, 1, 1, **(SMALL if field.size == 4 else {})).rest_proof for c in chunks
-    )
+    other = min(Circuit(field, d, circuit.bound, c, 1, 1, 1, **small).rest_proof for c in chunks)
     assert circuit.rest_proof <= other * 1.02
     best = min(c + 2 * proof.points_for(-(-d // c)) - 1 for c in range(1, min(d, 2000) + 1))
     assert circuit.norm_proof <= best * 1.02
@@ -248,7 +254,7 @@ def small_ball(units: int, coordinates: int) -> float:
     """Pr(|sum of so many z| <= units), z = -1, 0, 1 with probability 1/4, 1/2, 1/4: half the sum of two fair coins."""
     n = 2 * coordinates
     near = (math.comb(n, coordinates + k) for k in range(-units, units + 1) if 0 <= coordinates + k <= n)
-    return sum(near) / 2**n
+    return float(sum(near) / 2**n)
 
 
 def test_no_vector_of_equal_coordinates_that_wraps_around_passes_a_check_more_often_than_not() -> None:

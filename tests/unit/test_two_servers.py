@@ -18,6 +18,7 @@ from sparsefed.secure.circuit import Circuit, circuit_for
 from sparsefed.secure.field import FIELD32, FIELD64, RejectedReport
 from sparsefed.secure.sealing import OVERHEAD, new_key, public_key, seal, shared_secret, unseal
 from sparsefed.secure.two_servers import Helper, Leader, RoundTask, decode_task, encode_task, upload
+from sparsefed.secure.xof import Xof
 
 D = 12
 CIRCUIT = circuit_for(FIELD32, D, 500)
@@ -236,7 +237,7 @@ def test_the_test_of_secrecy_has_teeth_shares_from_one_seed(monkeypatch: pytest.
 def test_the_test_of_secrecy_has_teeth_wires_without_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without random seeds the answers are values of polynomials that depend on the vector alone."""
 
-    class Unblinded(pine.Xof):
+    class Unblinded(Xof):
         def __init__(self, seed: bytes, dst: bytes, *binder: object) -> None:
             super().__init__(seed, dst, *binder)
             self.blind = int.from_bytes(dst[-2:], "big") != pine.PROVE

@@ -159,7 +159,8 @@ def largest_bound(field: Field) -> int:
     (4427, 123418919)
     """
     widest = 1 << (math.isqrt(field.modulus // ROOM).bit_length() - 1)
-    return math.floor((widest - 1) / _checks(field).get("alpha", ALPHA))
+    alpha: float = _checks(field).get("alpha", ALPHA)
+    return math.floor((widest - 1) / alpha)
 
 
 def _chunks(inputs: int) -> list[int]:

@@ -51,7 +51,8 @@ def measured(d: int, field: Field, repeats: int | None = None) -> Costs:
 
 def _warm(circuit: Circuit, values: Integers) -> pine.PineReport:
     report = pine.shard(circuit, values, bytes(pine.NONCE))
-    for server, share in enumerate((report.leader, report.helper)):
+    shares: list[pine.LeaderShare | pine.HelperShare] = [report.leader, report.helper]
+    for server, share in enumerate(shares):
         pine.prepare(circuit, bytes(range(32)), server, bytes(pine.NONCE), report.public, share)
     return report
 

@@ -350,7 +350,7 @@ def _tag(circuit: Circuit, usage: int) -> bytes:
 
 def _part(circuit: Circuit, usage: int, server: int, blind: bytes, nonce: bytes, share: Elements) -> bytes:
     wire = share.astype(f"<u{circuit.field.size}", copy=False)
-    return Xof(blind, _tag(circuit, usage), bytes([server]), nonce, memoryview(wire)).bytes(SEED)
+    return Xof(blind, _tag(circuit, usage), bytes([server]), nonce, wire.data).bytes(SEED)
 
 
 def _parts(

@@ -312,7 +312,8 @@ def pack(parts: Iterable[bytes]) -> bytes:
 
 def unpack(data: bytes, count: int | None) -> list[bytes]:
     """Return the byte strings of `pack`; raise RejectedReport if there are not so many or the lengths do not add up."""
-    view, start, parts = memoryview(data), 0, []
+    parts: list[Any] = []  # views of the data, which behave as bytes do
+    view, start = memoryview(data), 0
     while start < len(view):
         if start + _LENGTH.size > len(view) or len(parts) > 5 * MOST_REPORTS:
             raise RejectedReport("the message is cut off")
@@ -324,4 +325,4 @@ def unpack(data: bytes, count: int | None) -> list[bytes]:
         start += length
     if (count is not None and len(parts) != count) or not parts:
         raise RejectedReport(f"the message has {len(parts)} parts, not {count or 'one or more'}")
-    return parts  # type: ignore[return-value]
+    return parts

@@ -68,5 +68,5 @@ class Xof:
         zeros, buffer = bytes(group * width), np.empty(group * width + BLOCK, np.uint8)
         for start in range(0, rows, group):
             count = min(group, rows - start)
-            self._stream.update_into(memoryview(zeros)[: count * width], memoryview(buffer))
+            self._stream.update_into(memoryview(zeros)[: count * width], buffer.data)
             yield buffer[: count * width].reshape(count, width)
