@@ -24,7 +24,11 @@ from sparsefed.flower.door import REASONS, Admitted, Refusal, ReplyFormat, Reque
 from sparsefed.flower.replies import AbsentBlock, ReplyBlock
 from sparsefed.kernels.blocks import RowsBlock
 
-MODEL = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.zeros(3, np.float64), "n": np.array(4)}
+MODEL: dict[str, np.ndarray[Any, Any]] = {
+    "w": np.arange(6, dtype=np.float32).reshape(2, 3),
+    "b": np.zeros(3, np.float64),
+    "n": np.array(4),
+}
 EXPECTED = ReplyFormat.of(MODEL, layout({name: torch.from_numpy(a) for name, a in MODEL.items()}), cap=10.0)
 NODE = 77
 

@@ -162,7 +162,7 @@ class Strategy(FlowerStrategy):
         self.rule = as_rule(rule, **settings)
         given = (lr, sends, mode, seed, cohort, spare, quorum, nodes, deadline, weight_cap, root, folder)
         names = ("lr", "sends", "mode", "seed", "cohort", "spare", "quorum", "nodes", "deadline", "weight_cap")
-        named = dict(zip((*names, "root", "folder"), given, strict=True))
+        named: dict[str, Any] = dict(zip((*names, "root", "folder"), given, strict=True))
         self.options = Options(**named, trackers=tuple(trackers), **known)
         _check_rule(self.rule, self.options)
         self._session: Session | None = None
