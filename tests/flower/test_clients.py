@@ -37,10 +37,10 @@ NODES = [31, 8, 15, 4, 99]
 
 
 def net() -> nn.Module:
-    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
-    nn.init.zeros_(module[1].weight)
-    nn.init.zeros_(module[1].bias)
-    return module
+    linear = nn.Linear(64, 10)
+    nn.init.zeros_(linear.weight)
+    nn.init.zeros_(linear.bias)
+    return nn.Sequential(nn.Flatten(), linear)
 
 
 def digits() -> tuple[Tensor, Tensor]:
@@ -113,7 +113,7 @@ def quick_start() -> ClientApp:
         for _ in range(3):
             optimizer.zero_grad()
             loss = nn.functional.cross_entropy(model(x), y)
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
         metrics = {"train_loss": float(loss.detach()), "num-examples": len(y)}
         content = RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord(metrics)})
@@ -196,7 +196,8 @@ def test_a_red_team_attacks_only_where_it_was_asked_for_twice() -> None:
 @pytest.mark.parametrize("attack", sorted(ATTACKS))
 def test_every_attack_can_be_rehearsed(attack: str) -> None:
     takes = "auxiliary" in inspect.signature(attack_info(ATTACKS[attack]).goal).parameters
-    strategy = attacked(attack, defense=RULE, clip_norm=1.0, **({"auxiliary": 10} if takes else {}))
+    few: dict[str, Any] = {"auxiliary": 10} if takes else {}
+    strategy = attacked(attack, defense=RULE, clip_norm=1.0, **few)
     assert strategy.session.server.round == 2
     if attack in OTHER_DATA:
         assert all("ConfigError" in one.detail for one in strategy.session.refused)
