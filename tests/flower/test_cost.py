@@ -73,10 +73,10 @@ def grown(nodes: int, d: int, **params: Any) -> float:
 
 
 def test_the_memory_of_a_rule_of_sums_does_not_grow_with_the_clients() -> None:
-    d = 4_000_000
+    d = 9_000_000  # vectors of more than 32 MB are given back to the system as soon as they are freed
     grown(3, d)  # whatever is allocated once
-    few, many = grown(3, d), grown(30, d)
+    few, many = grown(3, d), grown(12, d)
     assert many <= few + 0.25
     assert many <= 3 + 1 + 0.5  # three vectors of the model's size and one reply; half of one for masks
-    rows = grown(30, d, rule="median", clip_norm=None)
-    assert rows > 20  # the measurement would show it
+    rows = grown(12, d, rule="median", clip_norm=None)
+    assert rows > 8  # the measurement would show it

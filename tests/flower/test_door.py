@@ -24,7 +24,7 @@ from sparsefed.flower.replies import AbsentBlock, ReplyBlock
 from sparsefed.kernels.blocks import RowsBlock
 from sparsefed.models.layout import layout
 
-MODEL: dict[str, Any] = {
+MODEL: dict[str, np.ndarray[Any, Any]] = {
     "w": np.arange(6, dtype=np.float32).reshape(2, 3),
     "b": np.zeros(3, np.float64),
     "n": np.array(4),

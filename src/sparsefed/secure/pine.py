@@ -81,7 +81,7 @@ class VerifierShare(NamedTuple):
     joint_part: bytes
 
 
-class Prepared(NamedTuple):
+class PreparedShare(NamedTuple):
     """A server's memory of a report between `prepare` and `finish`."""
 
     out_share: Elements  # [d]
@@ -203,7 +203,7 @@ def prepare(
     nonce: bytes,
     public: PublicShare,
     share: LeaderShare | HelperShare,
-) -> tuple[Prepared, VerifierShare]:
+) -> tuple[PreparedShare, VerifierShare]:
     """Return what a server remembers of a report and what it sends to the other server about it.
 
     Args:
@@ -226,7 +226,7 @@ def prepare(
     joint_seed = _seed_of(circuit, JOINT_SEED, _with(public.joint_parts, server, joint_part))
     joint = _joint_randomness(circuit, joint_seed)
     answers = _query(circuit, key, nonce, x, bits, results, joint, proofs)
-    return Prepared(x, wr_seed + joint_seed), VerifierShare(answers, wr_part, joint_part)
+    return PreparedShare(x, wr_seed + joint_seed), VerifierShare(answers, wr_part, joint_part)
 
 
 def _query(
@@ -293,7 +293,7 @@ def decide(circuit: Circuit, shares: Sequence[VerifierShare]) -> bytes:
     return wr + joint
 
 
-def finish(prepared: Prepared, message: bytes) -> Elements:
+def finish(prepared: PreparedShare, message: bytes) -> Elements:
     """Return the server's share of the accepted vector [d].
 
     Raises:

@@ -120,7 +120,7 @@ class _Waiting(NamedTuple):
     nonce: bytes
     public: bytes
     sealed: bytes
-    prepared: pine.Prepared
+    prepared: pine.PreparedShare
     share: pine.VerifierShare
 
 
@@ -209,7 +209,7 @@ class Leader:
 
 
 def _accepted_share(
-    circuit: Circuit, public: bytes, prepared: pine.Prepared, shares: tuple[pine.VerifierShare, pine.VerifierShare]
+    circuit: Circuit, public: bytes, prepared: pine.PreparedShare, shares: tuple[pine.VerifierShare, pine.VerifierShare]
 ) -> Elements:
     """Return a server's share of an accepted vector; raise RejectedReport if the two answers do not prove it.
 
