@@ -28,10 +28,9 @@ demo: $(STAMP)   ## a small audit with 2 % of the devices colluding; ends in run
 quick: $(STAMP)  ## what one runs while working: no processes, no browser, nothing slow, fewer random examples
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not process and not browser" --hypothesis-profile=quick
 
-test: $(STAMP) $(FLOWER)/.installed  ## all tests; those of the deployment in Flower's own environment
+test: $(STAMP)   ## all tests but those that need Flower: make flower-test
 	@$(BIN)/sparsefed data fetch fmnist || echo "Going on without it: the tests that need Fashion-MNIST will say so."
 	@$(BIN)/python -m pytest -n 2 --dist worksteal
-	@$(FLOWER)/bin/python -m pytest -n 2 --dist loadfile tests/flower src/sparsefed/flower
 
 lint: $(STAMP)   ## ruff and mypy --strict
 	@$(BIN)/ruff check .
@@ -70,10 +69,13 @@ $(PEERS)/.installed: benchmarks/peers.txt
 	@$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r benchmarks/peers.txt
 	@touch $@
 
-.PHONY: flower flower-soak
+.PHONY: flower flower-test flower-soak
 
 flower: $(FLOWER)/.installed  ## ten nodes with TLS and keys, some lying, one killed; ends in runs/flower/flower.html
 	@$(FLOWER)/bin/python -m sparsefed.flower.show runs/flower
+
+flower-test: $(FLOWER)/.installed  ## the tests of the deployment, in Flower's own environment
+	@$(FLOWER)/bin/python -m pytest -n 2 --dist loadfile tests/flower src/sparsefed/flower
 
 flower-soak: $(FLOWER)/.installed  ## the deployment's long tests: four rules, 20 kills; half an hour on an idle machine
 	@SPARSEFED_FLOWER_SOAK=1 $(FLOWER)/bin/python -m pytest -n 0 tests/flower/test_processes.py tests/flower/test_deployed.py

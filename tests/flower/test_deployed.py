@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("flwr", reason="Flower is not installed here; `make test` runs these in its own environment")
+pytest.importorskip("flwr", reason="Flower is not installed here; `make flower-test` runs these in its own environment")
 
 from flwr.app import Context, RecordDict
 

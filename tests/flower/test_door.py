@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("flwr", reason="Flower is not installed here; `make test` runs these in its own environment")
+pytest.importorskip("flwr", reason="Flower is not installed here; `make flower-test` runs these in its own environment")
 
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict

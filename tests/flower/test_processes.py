@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("flwr", reason="Flower is not installed here; `make test` runs these in its own environment")
+pytest.importorskip("flwr", reason="Flower is not installed here; `make flower-test` runs these in its own environment")
 
 from sparsefed import Simulation, runs
 from sparsefed import config as configs
