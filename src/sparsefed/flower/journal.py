@@ -78,9 +78,9 @@ class Journal:
         """Add refused replies to the account."""
         self._append(REFUSALS, ({**one._asdict(), "node": str(one.node)} for one in refused))
 
-    def used(self, round: int, asked: Iterable[int], used: Iterable[int]) -> None:
-        """Add the cohort of a round that is done."""
-        self._append(COHORTS, [{"round": round, "asked": list(asked), "used": list(used)}])
+    def used(self, round: int, asked: Iterable[int], used: Iterable[int], clipped: Iterable[int]) -> None:
+        """Add the cohort of a round that is done: the devices that were asked, used and clipped."""
+        self._append(COHORTS, [{"round": round, "asked": list(asked), "used": list(used), "clipped": list(clipped)}])
 
     def _append(self, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
         content = b"".join(map(runs.line, rows))

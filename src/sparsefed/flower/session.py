@@ -237,7 +237,7 @@ class Session:
             step = server.step(self._ordered(replies), options.rate(round), root=root)
         finally:
             self._refuse(replies.refused)
-        self.journal.used(round, [one.device for one in self._asked], replies.used)
+        self.journal.used(round, [one.device for one in self._asked], replies.used, step.clipped)
         return _metrics(options.rate(round), budget, replies, step)
 
     def _ordered(self, replies: RoundReplies) -> NamedBlocks:
