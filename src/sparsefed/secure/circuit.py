@@ -156,7 +156,7 @@ def largest_bound(field: Field) -> int:
 
     >>> from sparsefed.secure.field import FIELD32, FIELD64
     >>> largest_bound(FIELD32), largest_bound(FIELD64)
-    (4427, 123418919)
+    (4427, 123418600)
     """
     widest = 1 << (math.isqrt(field.modulus // ROOM).bit_length() - 1)
     alpha: float = _checks(field).get("alpha", ALPHA)
