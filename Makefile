@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+FLOWER := .venv-flower
 
 # Python files are compiled once, not by every process that a target starts.
 export PYTHONDONTWRITEBYTECODE :=
@@ -10,7 +11,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .PHONY: demo quick test lint check bench fuzz setup clean help
 
 help:            ## what can be made
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/'
 
 setup: $(STAMP)  ## the virtual environment with everything installed
 
@@ -27,7 +28,7 @@ demo: $(STAMP)   ## a small audit with 2 % of the devices colluding; ends in run
 quick: $(STAMP)  ## what one runs while working: no processes, no browser, nothing slow, fewer random examples
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not process and not browser" --hypothesis-profile=quick
 
-test: $(STAMP)   ## all tests
+test: $(STAMP)   ## all tests but those that need Flower: make flower-test
 	@$(BIN)/sparsefed data fetch fmnist || echo "Going on without it: the tests that need Fashion-MNIST will say so."
 	@$(BIN)/python -m pytest -n 2 --dist worksteal
 
@@ -49,6 +50,7 @@ bench: $(STAMP)  ## the benchmarks (ratios against named references); wants an i
 	@$(BIN)/python -m benchmarks.augmentation --json runs/bench-augmentation.json
 	@$(BIN)/python -m benchmarks.loading --json runs/bench-loading.json
 	@$(BIN)/python -m benchmarks.recording --json runs/bench-recording.json
+	@$(BIN)/python -m benchmarks.secure --json runs/bench-secure.json
 
 .PHONY: advisories peers
 ADVISORIES := .venv-advisories
@@ -67,8 +69,27 @@ $(PEERS)/.installed: benchmarks/peers.txt
 	@$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r benchmarks/peers.txt
 	@touch $@
 
+.PHONY: flower flower-test flower-soak
+
+flower: $(FLOWER)/.installed  ## ten nodes with TLS and keys, some lying, one killed; ends in runs/flower/flower.html
+	@$(FLOWER)/bin/python -m sparsefed.flower.show runs/flower
+
+flower-test: $(FLOWER)/.installed  ## the tests of the deployment, in Flower's own environment
+	@$(FLOWER)/bin/python -m pytest -n 2 --dist loadfile tests/flower src/sparsefed/flower
+
+flower-soak: $(FLOWER)/.installed  ## the deployment's long tests: four rules, 20 kills; half an hour on an idle machine
+	@SPARSEFED_FLOWER_SOAK=1 $(FLOWER)/bin/python -m pytest -n 0 tests/flower/test_processes.py tests/flower/test_deployed.py
+
+# Flower's own pins conflict with constraints.txt (typer, rich, packaging), so it has an environment of its own.
+$(FLOWER)/.installed: pyproject.toml constraints-flower.txt
+	@test -x $(FLOWER)/bin/python || $(PYTHON) -m venv $(FLOWER)
+	@echo "Installing Flower into $(FLOWER) (about a minute the first time) ..."
+	@$(FLOWER)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-flower.txt -e '.[dev,flower]'
+	@$(FLOWER)/bin/python -m compileall -q $(FLOWER)/lib || true
+	@touch $@
+
 fuzz: $(STAMP)   ## damaged and hostile inputs, a minute for each group of targets
 	@for group in readers configs folders aggregate; do $(BIN)/python -m fuzz $$group --seconds 60 || exit 1; done
 
 clean:           ## remove the environment and caches, keep runs
-	rm -rf $(VENV) .venv-peers .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(FLOWER) .venv-peers .mypy_cache .pytest_cache .ruff_cache

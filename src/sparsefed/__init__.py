@@ -15,12 +15,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sparsefed import attacks, config, data, defenses, models, schedules, trackers
+    from sparsefed import attacks, config, data, defenses, flower, models, schedules, trackers
     from sparsefed.commands.audit import audit
     from sparsefed.commands.certify import certify
     from sparsefed.commands.choose_k import choose_k
+    from sparsefed.commands.deploy import deploy
     from sparsefed.commands.reproduce.run import reproduce
     from sparsefed.commands.tune import tune
+    from sparsefed.commands.watch import watch
     from sparsefed.core.choice import Chosen
     from sparsefed.core.errors import SparseFedError
     from sparsefed.core.threat import ThreatModel
@@ -45,13 +47,15 @@ _HOMES = {
     "audit": "sparsefed.commands.audit",
     "certify": "sparsefed.commands.certify",
     "choose_k": "sparsefed.commands.choose_k",
+    "deploy": "sparsefed.commands.deploy",
     "partitions": "sparsefed.data",
     "report": "sparsefed.reports.run_report",
     "reproduce": "sparsefed.commands.reproduce.run",
     "sweep": "sparsefed.sweeps.sweep",
     "tune": "sparsefed.commands.tune",
+    "watch": "sparsefed.commands.watch",
 }
-_MODULES = ("attacks", "config", "data", "defenses", "models", "schedules", "trackers")
+_MODULES = ("attacks", "config", "data", "defenses", "flower", "models", "schedules", "trackers")
 
 __all__ = [
     "Chosen",
@@ -69,6 +73,8 @@ __all__ = [
     "config",
     "data",
     "defenses",
+    "deploy",
+    "flower",
     "models",
     "partitions",
     "report",
@@ -77,6 +83,7 @@ __all__ = [
     "sweep",
     "trackers",
     "tune",
+    "watch",
 ]
 
 

@@ -70,6 +70,16 @@ class ServerStep:
         return unusable_notice(self.round, self.stats)
 
 
+@dataclass(frozen=True)
+class NamedBlocks:
+    """A stream of blocks that name their senders, where these are not known before the updates have come."""
+
+    blocks: Iterable[Block]
+
+    def __iter__(self) -> Iterator[Block]:
+        return iter(self.blocks)
+
+
 class Server:
     """An aggregation rule with its memory, which turns the updates of a round into a new model.
 
@@ -124,6 +134,20 @@ class Server:
         """The number of rounds done."""
         return self._round
 
+    @property
+    def layout(self) -> ModelLayout:
+        """The place of each part of the model in the flat vector."""
+        return self._layout
+
+    def budget(self, lr: float = 1.0) -> float:
+        """Return the l2 norm to which the next round clips an update; infinite if it does not."""
+        context = Context(self._round + 1, _rate(lr), self._seed, self._theta, self._layers)
+        return self._defense.budget(self._memory, context)
+
+    def check(self, n: int) -> None:
+        """Raise ConfigError if the rule is not defined for n updates a round."""
+        self._defense.check(n)
+
     def step(
         self,
         updates: Updates,
@@ -146,7 +170,7 @@ class Server:
         Raises:
             ConfigError: if updates, weights or senders do not fit; the server is then unchanged.
         """
-        self._check(weights, senders)
+        self._check(weights, senders is not None or isinstance(updates, NamedBlocks))
         own = None if root is None else _own(self._layout, root)
         context = Context(self._round + 1, _rate(lr), self._seed, self._theta, self._layers, own)
         tally = _Arrivals(self._defense.budget(self._memory, context), _weights(weights), _senders(senders))
@@ -159,7 +183,7 @@ class Server:
         new = (context.round, self._theta, done.delta, tally.received, dropped, clipped, applied, done.stats)
         return ServerStep(*new, self._layout.restore)
 
-    def _check(self, weights: object, senders: object) -> None:
+    def _check(self, weights: object, named: bool) -> None:
         info = rule_info(self.rule.function)
         if weights is not None and (not info.weights or self.rule.parameters.get("pre")):
             taking = ", ".join(name for name, rule in DEFENSES.items() if rule_info(rule).weights)
@@ -167,7 +191,7 @@ class Server:
                 f"{self.rule} weighs updates by its own rule, so weights cannot be given; rules that take them, "
                 f"without a pre-aggregation: {taking}"
             )
-        if senders is None and "history" in info.needs:
+        if not named and "history" in info.needs:
             raise ConfigError(
                 f"{self.rule} remembers devices from round to round: give senders, a number for each update that is "
                 "the same for the same device"
@@ -254,7 +278,7 @@ class _Arrivals:
         unnamed = isinstance(block, RowsBlock) and block.named is None
         own = np.arange(span.start, span.stop) if unnamed else block.senders
         senders = own if self.senders is None else self.senders[span]
-        weights = None if self.weights is None else self.weights[span]
+        weights = getattr(block, "weights", None) if self.weights is None else self.weights[span]
         for kind, given in (("weights", weights), ("senders", senders)):
             if given is not None and len(given) != block.size:
                 raise ConfigError(f"there are more updates than {kind}; give one for each update")

@@ -19,6 +19,7 @@ from sparsefed.commands.reproduce import load as reading
 from sparsefed.commands.reproduce.exhibit import BOUNDS, COMPARING, SCALES, Claim, Exhibit
 from sparsefed.commands.reproduce.grid import matches, plan
 from sparsefed.config import Config, resolve
+from sparsefed.secure import costs as proof_costs
 from sparsefed.sweeps.cells import Combination, twin
 
 NAMES = reading.names()
@@ -218,8 +219,8 @@ def test_the_values_are_what_is_printed(name: str) -> None:
 
 
 def _as_it_is(name: str, metric: str) -> bool:
-    """One table prints fractions, and an OIF is none."""
-    return name == "clipping-parameter" or metric == "oif"
+    """One table prints fractions, an OIF is none, and costs are in seconds and megabytes."""
+    return name in ("clipping-parameter", "proof-costs") or metric == "oif"
 
 
 def test_the_formula_is_there() -> None:
@@ -231,6 +232,16 @@ def test_the_formula_is_there() -> None:
         assert any(matches(cell, claim.at) for cell in cells), claim.text
     for row in reading.load_paper(exhibit).rows:
         assert row.cell in cells
+
+
+def test_the_costs_of_proofs_are_measured_for_every_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("cryptography", reason="secure aggregation is the extra sparsefed[secure]")
+    monkeypatch.setattr(proof_costs, "SIZES", {"CNN, 95 366": 200, "ResNet9, 6 567 488": 300})
+    exhibit, rows = reading.load("proof-costs"), proof_costs.rows()
+    assert exhibit.formula == "sparsefed.secure.costs:rows"
+    assert all(set(row["metrics"]) == set(exhibit.metrics) and row["metrics"]["verify_ms"] > 0 for row in rows)
+    for row in reading.load_paper(exhibit).rows:
+        assert row.cell in [each["cell"] for each in rows]
 
 
 def test_one_attack_for_all_defenses_unless_it_is_searched() -> None:

@@ -301,6 +301,18 @@ def test_what_the_paper_says_of_ensembles_is_right_but_just_above_ten_thousand_d
     assert {ensembles.largest(n, n // 100) for n in (10**4, 10**5, 10**6)} == {68}
 
 
+def test_what_the_paper_says_of_ensembles_depends_on_the_devices_of_a_model() -> None:
+    for n in (10**4, 10**5, 10**6):
+        assert ensembles.largest(n, 139) / n < 0.005 and ensembles.largest(n, 20) / n == pytest.approx(0.034, abs=2e-4)
+    assert ensembles.largest(10**6, 138) / 10**6 > 0.005
+
+
+@given(st.integers(1, 60), st.data())
+def test_the_share_of_clean_models_is_a_ratio_of_binomials(n: int, data: st.DataObject) -> None:
+    k, m = data.draw(st.integers(1, n)), data.draw(st.integers(0, n))
+    assert ensembles.clean_share(n, m, k) == pytest.approx(math.comb(n - m, k) / math.comb(n, k), rel=1e-12)
+
+
 @pytest.mark.parametrize(("n", "m", "k"), [(0, 0, 1), (10, 11, 1), (10, 1, 11), (10, 1, 0)])
 def test_impossible_ensembles_are_refused(n: int, m: int, k: int) -> None:
     with pytest.raises(ConfigError, match="an ensemble needs"):
@@ -311,7 +323,8 @@ def test_a_formula_is_an_exhibit(tmp_path: Path) -> None:
     one = plan(reading.parse("bounds", BOUNDS), "paper")
     run_exhibits([one], tmp_path, jobs=1)
     found = outcome(one, tmp_path)
-    assert len(found.rows) == len(ensembles.SIZES) * len(ensembles.SHARES)
+    assert {each["cell"]["ensemble"] for each in found.rows} == {*ensembles.SHARES, *ensembles.DEVICES}
+    assert all(2 * each["metrics"]["k"] <= int(each["cell"]["n"]) for each in found.rows)
     assert found.judged[0].verdict == PART  # 68 of 10 000 are 0.68 %
     found.save(tmp_path)
     svg = (tmp_path / "bounds.paper.svg").read_text()

@@ -293,13 +293,13 @@ def test_a_model_and_data_on_a_device_are_taken_as_they_are(mode: PretendedDevic
 # --- names, manifests, checkpoints ------------------------------------------------------------------------------------
 
 
-def test_the_default_is_auto_and_no_key_of_a_config_changes() -> None:
+def test_the_default_is_the_cpu_and_no_key_of_a_config_changes() -> None:
     plain = configs.parse(SMALL)
-    assert configs.parse(on(SMALL, "auto")) == plain and "device" not in configs.dump(plain)["train"]
-    for name in ("cpu", "cuda", "cuda:1", "mps"):
+    assert configs.parse(on(SMALL, "cpu")) == plain and "device" not in configs.dump(plain)["train"]
+    for name in ("auto", "cuda", "cuda:1", "mps"):
         named = configs.parse(on(SMALL, name))
         assert configs.dump(named)["train"]["device"] == name
-        assert (cell(named).key == cell(plain).key) == (name == "cpu")
+        assert cell(named).key != cell(plain).key
     assert cell(plain).key == "aef18f3b9e83dfff"  # of a version without devices
 
 
@@ -321,6 +321,7 @@ def test_a_device_that_is_not_here_is_one_sentence_with_those_that_are(monkeypat
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: f"model {index}")
     assert devices.computed_on("auto") == devices.computed_on("cuda") == torch.device("cuda:0")
+    assert devices.computed_on(None) == devices.computed_on("cpu") == torch.device("cpu")
     assert devices.describe(devices.computed_on("cuda:1")) == "cuda:1 (model 1)"
     with pytest.raises(ConfigError, match=r"only cpu, cuda:0, cuda:1 on"):
         devices.computed_on("cuda:2")

@@ -12,11 +12,12 @@ ROOT = Path(sparsefed.__file__).parent
 
 LAYERS = (
     ("core", "kernels"),  # `core.round` reads blocks of rows; everything else in `kernels` stands above `core.types`
-    ("defenses", "attacks", "data", "models", "engines", "theory", "schedules", "trust"),
+    ("defenses", "attacks", "data", "models", "engines", "theory", "schedules", "trust", "secure"),
     ("config", "runs", "trackers", "server"),
     ("simulation",),
     ("results",),
     ("reports",),
+    ("flower",),
     ("sweeps",),
     ("commands",),
     ("cli",),

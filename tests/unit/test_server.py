@@ -83,7 +83,7 @@ def test_a_simulation_gives_the_same_bits(rule: dict[str, Any], mode: str) -> No
     params = {key: value for key, value in rule.items() if key != "name"}
     server = Server(rule["name"], like=built.theta, mode=mode, seed=3, layers=setup.layers, **params)  # type: ignore[arg-type]
     if "history" in defenses.rule_info(server.rule.function).needs:
-        server._check = lambda weights, senders: None  # type: ignore[method-assign]  # noqa: ARG005 - blocks have names
+        server._check = lambda weights, named: None  # type: ignore[method-assign]  # noqa: ARG005 - blocks have names
     ours = simulate(replace(setup, defense=as_defense(server)), start(setup, built.theta), 3)
     for mine, theirs in zip(ours, simulate(setup, start(setup, built.theta), 3), strict=True):
         assert torch.equal(mine.state.theta, theirs.state.theta) and torch.equal(server.theta, theirs.state.theta)

@@ -21,7 +21,7 @@ from sparsefed.core.errors import ConfigError, DataError
 from sparsefed.core.target import TARGETS
 from sparsefed.core.types import IGNORED
 from sparsefed.data.own import from_arrays, from_frame
-from sparsefed.data.scores import area_under_curve, balanced_accuracy, chance, score_of
+from sparsefed.data.scores import area_under_curve, balanced_accuracy, chance, measures, score_of
 from sparsefed.reports.run_report import report
 from sparsefed.results.measures import metrics
 from sparsefed.results.summary import summarise
@@ -227,6 +227,14 @@ def test_wrong_targets_get_one_sentence(y: Any, target: str | None, words: str) 
     with pytest.raises(DataError, match=words) as caught:
         data.load(from_arrays(X, y, target=target))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("output", "score"), [(0.0, 0.0), (1e20, 0.0), (float("nan"), math.nan)])
+def test_a_model_worse_than_a_constant_explains_nothing(output: float, score: float) -> None:
+    values, y = TARGETS["values"], torch.tensor([-1.0, 0.0, 1.0])
+    found = measures(values, score_of(values, None), torch.full((3, 1), output), y, 0)
+    assert found["test_explained"] == pytest.approx(score, nan_ok=True)
+    assert found["test_mean_absolute_error"] == pytest.approx(2 / 3 if output == 0 else output, nan_ok=True)
 
 
 def test_a_model_with_other_outputs_is_refused() -> None:

@@ -15,6 +15,7 @@ from sparsefed.attacks.boosted import boosted
 from sparsefed.attacks.dba import dba
 from sparsefed.attacks.drift import drift
 from sparsefed.attacks.fang import fang_krum, fang_trimmed
+from sparsefed.attacks.forge import forge
 from sparsefed.attacks.goals import Goal, Scene, auxiliary_set, goal
 from sparsefed.attacks.ipm import ipm, ipm_searched
 from sparsefed.attacks.label_flip import label_flip
@@ -54,6 +55,7 @@ __all__ = [
     "equip",
     "fang_krum",
     "fang_trimmed",
+    "forge",
     "gaussian",
     "goal",
     "goals",

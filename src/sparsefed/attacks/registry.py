@@ -13,6 +13,7 @@ from sparsefed.attacks.boosted import boosted
 from sparsefed.attacks.dba import dba
 from sparsefed.attacks.drift import drift
 from sparsefed.attacks.fang import fang_krum, fang_trimmed
+from sparsefed.attacks.forge import forge
 from sparsefed.attacks.goal_types import Goal, Scene
 from sparsefed.attacks.ipm import ipm, ipm_searched
 from sparsefed.attacks.label_flip import label_flip
@@ -53,6 +54,7 @@ ATTACKS: dict[str, Callable[..., Any]] = {
     "min_sum": min_sum,
     "mimic": mimic,
     "drift": drift,
+    "forge": forge,
 }
 
 

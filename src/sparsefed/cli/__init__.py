@@ -15,6 +15,7 @@ from rich.markup import escape
 
 from sparsefed.cli.analyses import audit, certify, choose_k, demo, reproduce, tune
 from sparsefed.cli.app import app, errors
+from sparsefed.cli.deployment import deploy, watch
 from sparsefed.cli.doctor import doctor
 from sparsefed.cli.listing import list_
 from sparsefed.cli.runs import report, resume, run
@@ -23,7 +24,20 @@ from sparsefed.core.malloc import keep_freed_memory
 
 __all__ = ["app", "main"]
 
-for command in (demo, audit, run, resume, report, tune, choose_k, certify, reproduce):  # in the order of `--help`
+COMMANDS = (
+    demo,
+    audit,
+    run,
+    resume,
+    report,
+    watch,
+    tune,
+    choose_k,
+    certify,
+    reproduce,
+    deploy,
+)  # as `--help` lists them
+for command in COMMANDS:
     app.command()(command)
 app.command("list")(list_)
 app.command()(doctor)

@@ -239,6 +239,15 @@ def certify(
     estimate_c: Annotated[bool, option("Search c; then nothing is a certificate.", name="--estimate-c")] = False,
     omega: Annotated[str, option("What top-k leaves of l1 mass: worst, measured (runs) or X.")] = "worst",
     train: Annotated[bool, option("Train a config without attackers, for its accuracy.", name="--train")] = False,
+    groups: Annotated[
+        int | None, option("Instead, train a model for each of N groups of devices, and certify their vote.", "N")
+    ] = None,
+    spread: Annotated[int, option("Groups that each device is in, with --groups.", "N")] = 1,
+    subset: Annotated[int | None, option("Devices of each group, drawn at random for each group anew.", "K")] = None,
+    confidence: Annotated[float, option("Of the certificates by --subset, all together.", "X")] = 0.999,
+    distill: Annotated[
+        bool, option("Also train one model on the vote's labels; it has no certificate.", name="--distill")
+    ] = False,
     convergence: Annotated[
         bool, option("Instead, train and compare with the convergence theorem.", name="--convergence")
     ] = False,
@@ -247,13 +256,18 @@ def certify(
     set_: Overrides = None,
     _trust: Trust = False,
 ) -> None:
-    """Bound how far attackers can move the model: the certified radius, with all its assumptions.
+    """Bound what attackers can do: how far they move the model (its radius), or what they change in a vote of groups.
+
+    With --groups, devices are put into groups before training, each group trains a model, and every prediction of their
+    vote is certified against as many compromised devices as it bears, whatever these send, for any model. Interrupted
+    or killed, the same command goes on. All certificates are shown side by side, with their costs.
 
     Without --share or --attackers, for as many attackers as SOURCE has. c is exact for one softmax layer, whose
     certified accuracy is shown too if there is a trained model (a run, or --train); for other models give c, or it is
     only estimated and the result is not a certificate.
     """
     from sparsefed.commands import certify as certifying
+    from sparsefed.core.errors import ConfigError
     from sparsefed.reports.progress_view import ProgressView
 
     if convergence:
@@ -261,6 +275,28 @@ def certify(
             measured = certifying.measure_convergence(source, overrides=set_ or [], on_progress=view.show)
         _present(measured, out)
         return
+    if groups is not None:
+        if c is not None or estimate_c or omega != "worst":
+            raise ConfigError("--c, --estimate-c and --omega are about the radius of one model; leave them out")
+        with progress_shown() as show:
+            voted = certifying.certify(
+                source,
+                groups=groups,
+                spread=spread,
+                subset=subset,
+                confidence=confidence,
+                distill=distill,
+                share=share,
+                attackers=attackers,
+                overrides=set_ or [],
+                train=train,
+                folder=Path("runs"),
+                on_progress=show,
+            )
+        _present(voted, out, as_json)
+        return
+    if spread != 1 or subset is not None or distill:
+        raise ConfigError("--spread, --subset and --distill are about groups of devices; give --groups, too")
     result = certifying.certify(
         source,
         share=share,

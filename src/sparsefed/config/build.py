@@ -6,7 +6,7 @@ import functools
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -165,6 +165,23 @@ def _plan(train: TrainTable) -> LocalPlan:
     )
 
 
+class DeviceSide(NamedTuple):
+    """What the devices of a simulation compute with; nothing of the server."""
+
+    task: Task
+    federation: Federation
+    plan: LocalPlan
+    weight_decay: float  # of one device
+
+
+def build_devices(config: Config, load: Callable[[data.DataSet], Arrays] = data.load) -> DeviceSide:
+    """Build the devices' side of a config alone, for a process that plays one of them: no rule, no kernels."""
+    arrays = load(names.dataset(config))
+    task = _task(config, arrays, computed_on(config.train.device))
+    decay = config.train.weight_decay / config.train.cohort
+    return DeviceSide(task, _federation(config, arrays), _plan(config.train), decay)
+
+
 def _task(config: Config, arrays: Arrays, device: torch.device) -> Task:
     _check_kind(config, arrays)
     shape = shape_of(arrays.x_train)
@@ -267,12 +284,25 @@ def _warn_once(sentence: str) -> None:
 
 def _defense(config: Config, federation: Federation, d: int) -> Defense:
     """Return the defense; refuse one that cannot work for a model of this size, or for cohorts of these sizes."""
-    defense = names.defense(config, local_steps(config, federation.partition))
+    defense = _secured(config, names.defense(config, local_steps(config, federation.partition)))
     defense.init(d)
     # A full cohort, and the last of an epoch, which may be smaller.
     for round in {1, min(config.rounds, rounds_per_epoch(federation.device_count, federation.n))}:
         defense.check(len(federation.cohort(round)))
     return defense
+
+
+def _secured(config: Config, defense: Defense) -> Defense:
+    """Return the defense behind secure aggregation, if the config has it."""
+    table = config.secure
+    if table is None:
+        return defense
+    from sparsefed.secure import simulated
+    from sparsefed.secure.field import field_named
+
+    field = None if table.field == "auto" else field_named(table.field)
+    protection = simulated.Protection(table.scheme, table.verify, field, table.bits)
+    return simulated.secured(defense, protection, config.train.cohort)
 
 
 def _root(config: Config, arrays: Arrays) -> Batch | None:

@@ -205,7 +205,9 @@ def twins(config: Config) -> dict[str, Config]:
         raise ConfigError("nobody attacks in this config, so it has no twins; leave --twins away")
     nobody = config.threat.model_copy(update={**dict.fromkeys(WHO), "count": 0})
     unattacked = config.model_copy(update={"name": f"{config.name}-unattacked", "threat": nobody})
-    plain = unattacked.model_copy(update={"name": f"{config.name}-plain", "defense": Named(name="undefended")})
+    plain = unattacked.model_copy(
+        update={"name": f"{config.name}-plain", "defense": Named(name="undefended"), "secure": None}
+    )
     return (
         {"unattacked": unattacked}
         if config.defense.name == "undefended"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -76,6 +77,7 @@ def check(config: Config) -> None:
     _check_weights(config)
     check_arguments(f"model {config.model.name}", model(config), config.model.params, skip=2)
     defense(config)
+    _check_secure(config)
     _check_threat(config)
     if devices is not None and cohort > devices:
         raise ConfigError(f"train.cohort is {cohort}, but there are only {devices} devices; use at most that")
@@ -138,6 +140,29 @@ def _check_weights(config: Config) -> None:
 def takes_weights(defense: str) -> bool:
     """Return whether a defense has a form in which updates weigh by their examples."""
     return rule(defense).weights and defense != "dp_noise"
+
+
+def _check_secure(config: Config) -> None:
+    """Refuse rules that need more than sums, and clip norms that depend on what secure aggregation hides."""
+    secure, name = config.secure, config.defense.name
+    if secure is None:
+        return
+    info = rule(name)
+    if not info.weights:
+        sums = [other for other in DEFENSES if rule(other).weights]
+        raise ConfigError(
+            f"defense {name} needs single updates, but under [secure] the server sees their sum alone; "
+            f"rules that need no more: {', '.join(sums)}"
+        )
+    given = {**info.usual, **config.defense.params}
+    if given.get("pre"):
+        raise ConfigError("defense.pre transforms single updates, which [secure] hides; leave it out")
+    if given.get("clip") == "quantile":
+        raise ConfigError("defense.clip = 'quantile' needs the norms of updates, which [secure] hides; use 'fixed'")
+    if not math.isfinite(given.get("clip_norm") or math.inf):
+        raise ConfigError("[secure] needs a norm that devices clip to and prove; set defense.clip_norm")
+    if secure.verify and secure.scheme != "pine":
+        raise ConfigError(f"secure.scheme = '{secure.scheme}' proves nothing that could be verified; use 'pine'")
 
 
 def _check_threat(config: Config) -> None:

@@ -105,14 +105,14 @@ class TrainTable(_Table):
     dtype: Literal["float32", "bfloat16"] = "float32"
     engine: str = "fused"
     memory_mb: Count = MEMORY_BUDGET // 2**20
-    device: str | None = None  # None, or "auto": a GPU if there is one
+    device: str | None = None  # None, or "cpu": the processor; "auto": a GPU if there is one
 
     @field_validator("device")
     @classmethod
     def _known_device(cls, name: str | None) -> str | None:
         if name is not None and not is_device_name(name):
             raise ValueError(CHOICES)
-        return None if name == "auto" else name
+        return None if name == "cpu" else name
 
 
 class ThreatTable(_Table):
@@ -126,6 +126,15 @@ class ThreatTable(_Table):
     stop: Whole | None = None
     every: Whole = 1
     knowledge: tuple[Need, ...] = ("own data",)
+
+
+class SecureTable(_Table):
+    """The [secure] table: secure aggregation, by which the server sees no update but the sum; absent by default."""
+
+    scheme: Literal["pine", "secagg"] = "pine"  # sums of updates with proven norms, or sums without proofs
+    verify: bool = Field(False, strict=True)  # run the proofs; the numbers are the same without
+    field: Literal["auto", "field32", "field64"] = "auto"  # auto: field64 if rounding would cost more than 5 % of L
+    bits: Count | None = None  # of the rounded norm bound; None: as many as fit
 
 
 class Config(_Table):
@@ -144,6 +153,7 @@ class Config(_Table):
     defense: Named = Named(name="undefended")
     threat: ThreatTable = ThreatTable()
     attack: Named | None = None
+    secure: SecureTable | None = None
 
     @property
     def is_attacked(self) -> bool:

@@ -34,12 +34,14 @@ def available() -> dict[str, str]:
 
 
 def computed_on(name: str | None) -> torch.device:
-    """Return the device that the config value `train.device` stands for on this machine; None is "auto".
+    """Return the device that the config value `train.device` stands for on this machine; None is the CPU.
 
     Raises:
         ConfigError: This machine does not have it; the message names those that it has.
     """
-    if name is None or name == "auto":
+    if name is None or name == "cpu":
+        return CPU
+    if name == "auto":
         return torch.device("cuda", 0) if torch.cuda.is_available() else CPU
     if not is_device_name(name):
         raise ConfigError(f"train.device is {quoted(name)}, but must be {CHOICES}")

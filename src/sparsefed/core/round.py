@@ -28,7 +28,7 @@ from sparsefed.core.federation import Federation
 from sparsefed.core.metrics import reach, unusable_notice
 from sparsefed.core.rng import integer_seed
 from sparsefed.core.schedule import Schedule
-from sparsefed.core.threat import Attack, BoolArray, Knowledge
+from sparsefed.core.threat import Attack, BoolArray, Forgery, Knowledge
 from sparsefed.core.types import Batch, Block, Context, Defense, IntArray, State, Step
 from sparsefed.core.worker_momentum import averaged
 from sparsefed.kernels.blocks import RowsBlock
@@ -146,8 +146,9 @@ def simulate(
 class _Watched:
     """A block whose norms are computed once, for the defense and for the report."""
 
-    def __init__(self, block: Block, weights: Weights) -> None:
+    def __init__(self, block: Block, weights: Weights, forgeries: tuple[Forgery, ...] | None = None) -> None:
         self._block, self._norms = block, block.norms()
+        self.forgeries = forgeries  # None for honest devices; secure aggregation acts on it, no rule can see it
         each = [weights[device] for device in block.senders.tolist()] if weights else []
         self.weights = torch.tensor(each, dtype=torch.float64) if weights else None
         self.size, self.senders = block.size, block.senders
@@ -194,7 +195,7 @@ class _Honest:
             return
         federation, context = self._setup.federation, self._context
         cohort = Cohort(self.ids, federation.sizes(self.ids), partial(federation.training, round=context.round))
-        for block in self._setup.engine(self._state.theta, cohort, _local_step(self._setup, context)):
+        for block in self._setup.engine(self._state.theta, cohort, local_step(self._setup, context)):
             watched = _Watched(self._sent(block), self._weights)
             self.norms += watched.norms().tolist()
             if self._keep:
@@ -227,7 +228,8 @@ class _Crafted:
             return
         knowledge = _knowledge(setup, setup.attack, state, self._context, self._honest, self._ids)
         update = setup.attack(knowledge)
-        sent = _Watched(RowsBlock(update.expand(len(self._ids), -1), self._ids), self._weights)
+        rows = RowsBlock(update.expand(len(self._ids), -1), self._ids)
+        sent = _Watched(rows, self._weights, setup.attack.forgeries)
         self.norm = float(sent.norms().median())
         self.total = _summed(sent, setup.defense.budget(state.defense, self._context))
         yield sent
@@ -282,11 +284,12 @@ def _context(setup: RoundSetup, theta: Tensor, round: int) -> Context:
         return context
     cohort = Cohort(np.zeros(1, np.int64), root.sizes, lambda ids: root)  # noqa: ARG005
     with exactly(theta.device):
-        (block,) = setup.engine(theta, cohort, _local_step(setup, context))
+        (block,) = setup.engine(theta, cohort, local_step(setup, context))
     return context._replace(root=block.rows()[0])
 
 
-def _local_step(setup: RoundSetup, context: Context) -> LocalStep:
+def local_step(setup: RoundSetup, context: Context) -> LocalStep:
+    """Return the numbers that define every device's local training in a round."""
     seed = integer_seed(setup.seed, "layers", context.round)
     return LocalStep(_rate(setup, context), setup.weight_decay, seed, setup.plan)
 
@@ -345,7 +348,7 @@ def _total_rate(setup: RoundSetup, context: Context, hostile: IntArray) -> float
     Momentum beta makes the t-th step 1 + beta + ... + beta^(t-1) times as long. Adam's steps have another direction:
     the sum of its rates is the scale that is left.
     """
-    step, sizes = _local_step(setup, context), setup.federation.sizes(hostile)
+    step, sizes = local_step(setup, context), setup.federation.sizes(hostile)
     if one_step(step.plan, sizes):
         return step.scale
     return float(np.mean([_travelled(step, size) for size in sizes.tolist()]))
@@ -361,7 +364,7 @@ def _travelled(step: LocalStep, size: int) -> float:
 
 def _trainer(setup: RoundSetup, theta: Tensor, context: Context, hostile: IntArray) -> Callable[[Batch], Tensor] | None:
     """Return a function that trains the attackers honestly on given examples, or None if that is one gradient."""
-    step = _local_step(setup, context)
+    step = local_step(setup, context)
     if one_step(step.plan, setup.federation.sizes(hostile)):
         return None
 

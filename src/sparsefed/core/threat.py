@@ -31,6 +31,11 @@ BoolArray = npt.NDArray[np.bool_]
 Need = Literal["own data", "defense", "honest updates", "server state"]
 NEEDS: tuple[Need, ...] = get_args(Need)
 
+# A false report to secure aggregation: a norm that is claimed to be smaller, a square that wraps around, bits that are
+# none, shares of different reports, a report sent before, a report cut off, a report with changed bytes.
+Forgery = Literal["norm", "wraparound", "bits", "swap", "replay", "truncated", "corrupt"]
+FORGERIES: tuple[Forgery, ...] = get_args(Forgery)
+
 WHO = ("share", "count", "ids", "per_round")
 
 
@@ -163,6 +168,7 @@ class Attack:
 
     craft: Craft
     needs: frozenset[Need] = frozenset()
+    forgeries: tuple[Forgery, ...] = ()  # under secure aggregation: which false reports carry the updates, in turn
 
     def __call__(self, knowledge: Knowledge) -> Tensor:
         return self.craft(knowledge)

@@ -1,7 +1,8 @@
 """The scores of a model on test examples: accuracy, balanced accuracy, AUC, errors, and the one a run is judged by.
 
 The *score* is the metric that reports and verdicts go by: larger is better, and 1 is a perfect model. For values it is
-the share of the error that the model removes, 1 - error / error of the best constant: R^2 for the squared error.
+the share of the error that the model removes, 1 - error / error of the best constant (R^2 for the squared error), and 0
+where the model is worse than that constant: a model that diverged would stretch every axis.
 Knows outputs and targets (`core.target`), no models or runs.
 """
 
@@ -72,9 +73,7 @@ def measures(target: Target, score: Score, outputs: Tensor, y: Tensor, classes: 
             "test_mean_absolute_error": float(error.abs().mean()),
             "test_mean_squared_error": float(error @ error / len(error)),
         }
-        found["test_explained"] = (
-            1 - found[f"test_{score.name}"] / constant_error(score.name, y) if score.own is None else None
-        )
+        found["test_explained"] = _explained(score, found[f"test_{score.name}"], y) if score.own is None else None
     else:
         predictions = target.predict(outputs) if outputs.is_floating_point() else outputs
         found["test_accuracy"] = accuracy(predictions, y)
@@ -87,6 +86,12 @@ def measures(target: Target, score: Score, outputs: Tensor, y: Tensor, classes: 
     if score.own is not None:
         found[score.key] = float(score.own(outputs, y))
     return {key: value for key, value in found.items() if value is not None}
+
+
+def _explained(score: Score, error: float, y: Tensor) -> float:
+    """Return the share of the error that a model removes, 0 where it is worse than a constant, NaN where it is NaN."""
+    share = 1 - error / constant_error(score.name, y)
+    return 0.0 if share < 0 else share
 
 
 def constant_error(metric: str, y: Tensor) -> float:

@@ -150,7 +150,7 @@ def walk_together(block: StepBlock, module: nn.Module, devices: Sequence[Device]
     moments = Moments()
     for turn, (chosen, rate) in enumerate(devices[0].turns):
         weights = [mine.to(dtype).detach().requires_grad_() for mine in local]
-        mine, labels = (x, y) if chosen is None else _chosen(x, y, [device.turns[turn] for device in devices])
+        mine, labels = (x, y) if chosen is None else chosen_examples(x, y, [device.turns[turn] for device in devices])
         total = vmap(loss)(dict(zip(names, weights, strict=True)), mine, labels).sum()
         gradients = torch.autograd.grad(total, weights, materialize_grads=True)
         descend(local, gradients, start, rate, block.step, moments)
@@ -158,7 +158,7 @@ def walk_together(block: StepBlock, module: nn.Module, devices: Sequence[Device]
         block.rows[members, slot.start : slot.stop] = (first - mine).flatten(1)
 
 
-def _chosen(x: Tensor, y: Tensor, each: Sequence[Turn]) -> tuple[Tensor, Tensor]:
+def chosen_examples(x: Tensor, y: Tensor, each: Sequence[Turn]) -> tuple[Tensor, Tensor]:
     index = torch.from_numpy(np.stack([turn.examples for turn in each if turn.examples is not None]))
     member = torch.arange(len(x), device=x.device).unsqueeze(1)
     index = index.to(x.device)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from sparsefed.core.types import RunRecord
 from sparsefed.reports.document import Block, Level, Side, Table, TableCell, fold, note, table
 from sparsefed.results.matrix import FELL, Entry, Judgement, Matrix, judged
-from sparsefed.results.numbers import percent, plain, points
+from sparsefed.results.numbers import percent, points
 from sparsefed.results.summary import labels
 from sparsefed.results.twins import Comparison, class_accuracies
 
@@ -79,7 +79,7 @@ def _error_cell(matrix: Matrix, defense: str, attack: str) -> TableCell:
         return NOTHING
     added = matrix.error_added(defense, attack) if (defense, attack) in matrix.attacked else None
     heat = _test_cell(matrix, defense, attack).heat
-    return TableCell(plain(entry.error), entry.error, heat, under="" if added is None else f"{added:+.3g}")
+    return TableCell(f"{entry.error:.3g}", entry.error, heat, under="" if added is None else f"{added:+.3g}")
 
 
 def _warmth(lost: float | None, entry: Entry) -> float | None:

@@ -28,12 +28,18 @@
       (error) => { chart.place.textContent = "This chart could not be drawn: " + error.message; console.error(error); },
     );
   };
-  const charts = [...document.querySelectorAll("script[data-chart]")].map((element) => ({
-    name: element.dataset.chart,
-    place: document.getElementById("chart-" + element.dataset.chart),
-    spec: JSON.parse(element.textContent),
-  }));
-  Promise.all(charts.map(draw)).then(() => document.documentElement.classList.add("drawn"));
+  let charts = [];
+  const begin = () => {
+    charts.forEach((chart) => chart.drawn?.finalize());
+    charts = [...document.querySelectorAll("script[data-chart]")].map((element) => ({
+      name: element.dataset.chart,
+      place: document.getElementById("chart-" + element.dataset.chart),
+      spec: JSON.parse(element.textContent),
+    }));
+    Promise.all(charts.map(draw)).then(() => document.documentElement.classList.add("drawn"));
+  };
+  begin();
+  addEventListener("renewed", begin); // a live page has replaced its content
   let waiting = 0;
   addEventListener("resize", () => {
     clearTimeout(waiting);

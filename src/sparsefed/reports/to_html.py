@@ -8,7 +8,7 @@ it is already `Html`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from html import escape
 from importlib.resources import files
@@ -46,19 +46,45 @@ def joined(children: Iterable[str], between: str = "") -> Html:
 
 def page(document: doc.Document) -> str:
     """Return the whole page."""
-    parts = document.sections
-    body = joined(map(_section, parts), "\n")
-    draws = f'{DRAWN}="' in body
+    body = content(document)
     return Template(_text("shell.html")).substitute(
-        title=joined([document.title]),
-        heading=joined([document.heading or document.title]),
-        lead=element("p", document.lead) if document.lead else "",
+        body,
         style=_text("shell.css"),
-        contents=_contents(parts) if len(parts) >= LEAST_CONTENTS else "",
-        sections=joined([_NO_SCRIPT, body]) if draws else body,
-        library=element("script", Html(library()), id="vega-bundle") if draws else "",
+        library=element("script", Html(library()), id="vega-bundle") if draws(body) else "",
         script=_text("shell.js"),
     )
+
+
+def live_page(document: doc.Document, version: str) -> str:
+    """Return a page that replaces its content as this changes; `live_files` are what it loads beside it."""
+    return Template(_text("live.html")).substitute(content(document), version=joined([version]))
+
+
+def live_files() -> dict[str, tuple[str, str]]:
+    """Return what a live page loads, by path: the content type and the text."""
+    return {
+        "/style.css": ("text/css", _text("shell.css")),
+        "/charts.js": ("text/javascript", library()),
+        "/script.js": ("text/javascript", f"{_text('shell.js')}\n{_text('live.js')}"),
+    }
+
+
+def content(document: doc.Document) -> dict[str, Html]:
+    """Return what a page's shell is filled with: title, heading, lead, contents and sections."""
+    parts = document.sections
+    body = joined(map(_section, parts), "\n")
+    return {
+        "title": joined([document.title]),
+        "heading": joined([document.heading or document.title]),
+        "lead": element("p", document.lead) if document.lead else Html(""),
+        "contents": _contents(parts) if len(parts) >= LEAST_CONTENTS else Html(""),
+        "sections": joined([_NO_SCRIPT, body]) if f'{DRAWN}="' in body else body,
+    }
+
+
+def draws(body: Mapping[str, str]) -> bool:
+    """Return whether there is a chart in a page's content."""
+    return f'{DRAWN}="' in body["sections"]
 
 
 def framed(document: doc.Document, height: int = 640) -> str:

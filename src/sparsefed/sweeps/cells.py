@@ -76,8 +76,6 @@ def cell(config: Config) -> SweepCell:
     """
     nameless = config.model_copy(update={"name": ""})
     table = configs.dump(nameless)
-    if table["train"].get("device") == "cpu":  # as all cells were computed before there was a choice
-        del table["train"]["device"]
     canonical = json.dumps(table, sort_keys=True, separators=(",", ":"), allow_nan=False)
     canonical += PROCESS if configs.is_live(config) else ""
     return SweepCell(hashlib.sha256(canonical.encode()).hexdigest()[:KEY], nameless)

@@ -132,6 +132,23 @@ def task_points(task: Task, theta: Tensor, x: Tensor, y: Tensor) -> Points:
     return points(layer["weight"], layer.get("bias"), x, y, prepare=task.prepare)
 
 
+def margins(task: Task, thetas: Tensor, x: Tensor, batch: int = 4096) -> FloatArray:
+    """Return the margins of several models [G, d] of a task that is one softmax layer, as `task_points` does [G, N]."""
+    layers = {
+        slot.name.rpartition(".")[2]: thetas[:, slot.start : slot.stop].reshape(len(thetas), *slot.shape).double()
+        for slot in task.slots
+    }
+    weight, bias = layers["weight"], layers.get("bias")
+    chunks = []
+    for low in range(0, len(x), batch):
+        inputs = task.prepare(x[low : low + batch]).flatten(1).double()
+        scores = (inputs @ weight.flatten(0, 1).T).view(len(inputs), *weight.shape[:2])
+        best = (scores if bias is None else scores + bias).topk(2, dim=2).values
+        chunks.append(best[..., 0] - best[..., 1])
+    margin: FloatArray = torch.cat(chunks).T.numpy()
+    return margin
+
+
 def keeps(points: Points, radii: Radii) -> BoolArray:
     """Return which points keep their prediction in every run within the radii, by the better of the two routes."""
     with np.errstate(over="ignore"):  # a radius beyond float64 is infinite, and certifies nothing

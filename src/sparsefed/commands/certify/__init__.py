@@ -6,7 +6,9 @@ comes from (`Assumption`), and refuses what the theory does not cover.
 
 from __future__ import annotations
 
-from sparsefed.commands.certify.certificate import Certificate, certify
+from sparsefed.commands.certify.certificate import Certificate
+from sparsefed.commands.certify.certification import certify
+from sparsefed.commands.certify.group_certificate import VoteCertificate
 from sparsefed.commands.certify.measured_convergence import Convergence, measure_convergence
 
-__all__ = ["Certificate", "Convergence", "certify", "measure_convergence"]
+__all__ = ["Certificate", "Convergence", "VoteCertificate", "certify", "measure_convergence"]

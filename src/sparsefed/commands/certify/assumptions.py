@@ -70,6 +70,14 @@ def bounded(
     source: CertificateSource, shares: Sequence[float], smooth: Smoothness, omegas: Sequence[float]
 ) -> tuple[Bounds | None, Bounds]:
     """Return the bounds of the source's threat schedule with top-k, if it has that, and of the dense one."""
+    own, growths = threat_schedule(source, shares, smooth, omegas)
+    return (None, bounds(own)) if own.k is None else (bounds(own), bounds(dense(own, growths)))
+
+
+def threat_schedule(
+    source: CertificateSource, shares: Sequence[float], smooth: Smoothness, omegas: Sequence[float]
+) -> tuple[ThreatSchedule, list[float]]:
+    """Return the source's threat schedule, and the growth of each round if every coordinate were applied."""
     d, k, measured = source.d, source.server.k, source.longest
     lines, growths = [], []
     for i, each in enumerate(source.rounds):
@@ -80,8 +88,7 @@ def bounded(
             scale, longest = before * after, math.inf if measured is None else measured[i] * after
             line = replace(line, smooth=scale * smooth.layer.smooth, free=scale * smooth.uncut, longest=longest)
         lines.append(line)
-    own = ThreatSchedule(d, k, tuple(lines), source.server.rho)
-    return (None, bounds(own)) if k is None else (bounds(own), bounds(dense(own, growths)))
+    return ThreatSchedule(d, k, tuple(lines), source.server.rho), growths
 
 
 def attacking(source: CertificateSource, share: float | None, attackers: int | None) -> tuple[list[float], Assumption]:

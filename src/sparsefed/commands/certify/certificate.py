@@ -179,7 +179,7 @@ class Certificate(Report, described_by="sparsefed.commands.certify.document"):
             yield "More than chance is certified at no share of attackers."
 
 
-def certify(
+def certify_radius(
     subject: Subject,
     *,
     share: float | None = None,
@@ -194,30 +194,7 @@ def certify(
     on_progress: OnProgress | None = None,
     runner: RunAll | None = None,
 ) -> Certificate:
-    """Certify how far attackers can move the model of a config or a run, at most.
-
-    Args:
-        subject: A config, its table, the path of its file, or a run folder.
-        share: The attackers' share of each round's updates; by default as many attackers as the subject has.
-        attackers: The attackers in each round, instead of `share`.
-        c: How fast a coordinate of a device's gradient can change; by default exact for one softmax layer, and
-            estimated for any other model, which then has no certificate.
-        estimate_c: Whether to estimate c also where it is known.
-        omega: What top-k leaves of l1 mass: 'worst', 'measured' (of a run), or a share.
-        overrides: `key=value` on top of a config file.
-        trained: The folder of a config's run without attackers, for certified accuracy.
-        train: Whether to train a config without attackers for that.
-        folder: Where that run is kept, under its name; by default nowhere.
-        on_progress: Called after every round of that run.
-        runner: How that run is carried out, instead.
-
-    Returns:
-        The radii, what they rest on, and the verdict in sentences.
-
-    Raises:
-        ConfigError: The theory does not cover the subject, or an option is impossible.
-        RunError: A run is not finished, or damaged.
-    """
+    """Certify how far attackers can move the model of a config or a run; `certify` lists the arguments."""
     _check(share, attackers, c, estimate_c)
     source = read(subject, overrides)
     if trained is not None:
@@ -246,12 +223,17 @@ def certify(
 
 def _check(share: float | None, attackers: int | None, c: float | None, estimate_c: bool) -> None:
     """Refuse impossible options before anything is loaded."""
-    if share is not None and attackers is not None:
-        raise ConfigError("--share and --attackers say the same thing twice; give one of them")
+    check_attackers(share, attackers)
     if c is not None and estimate_c:
         raise ConfigError("--c gives c and --estimate-c searches for it; give one of them")
     if c is not None and not 0 < c < math.inf:
         raise ConfigError(f"--c is {c:g}, but it bounds how fast a gradient changes: choose a finite number above 0")
+
+
+def check_attackers(share: float | None, attackers: int | None) -> None:
+    """Refuse a number of attackers that is given twice, or impossible."""
+    if share is not None and attackers is not None:
+        raise ConfigError("--share and --attackers say the same thing twice; give one of them")
     if share is not None and not 0 <= share < 1:
         raise ConfigError(f"--share is {share:g}, but it is a share of each round's updates: choose 0 <= share < 1")
 
