@@ -70,7 +70,7 @@ SETTINGS = {
         _table(
             {"name": "fmnist", "partition": "one_class", "devices": 10_000},
             SOFTMAX,
-            20,
+            12,
             {"lr": 0.02, "schedule": "constant"},
             defense={"name": "undefended", "rho": 0.9},
         ),
