@@ -202,10 +202,10 @@ def _check_header(name: str, array: Any, part: ExpectedArray) -> None:
 
 def _examples(content: Any, cap: float) -> float:
     """Return the number of examples that a reply counts for: what it says, but no more than the cap."""
-    told = _metric(content, COUNT)
-    if isinstance(told, bool) or not isinstance(told, (int, float)) or not 0 < told < math.inf:
-        raise _RefusedError("count", f"{COUNT} is {quoted(told)}, but must be a number above 0")
-    return float(min(told, cap))
+    claimed = _metric(content, COUNT)
+    if isinstance(claimed, bool) or not isinstance(claimed, (int, float)) or not 0 < claimed < math.inf:
+        raise _RefusedError("count", f"{COUNT} is {quoted(claimed)}, but must be a number above 0")
+    return float(min(claimed, cap))
 
 
 def _metric(content: Any, name: str) -> Any:

@@ -330,7 +330,7 @@ class Session:
 
 
 def _seed(options: Options) -> int:
-    """Return the seed: the given one, that of the run in the folder, or a new one that nobody can guess."""
+    """Return the seed: the given one, that of the run in the folder, or a new one that cannot be guessed."""
     if options.seed is not None:
         return options.seed
     if options.folder is not None and is_run(Path(options.folder)):

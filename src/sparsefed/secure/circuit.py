@@ -58,7 +58,7 @@ class Circuit:
 
     @property
     def square(self) -> int:
-        """B^2."""
+        """The square of the bound, which the squared norm may not exceed."""
         return self.bound**2
 
     @property

@@ -24,7 +24,7 @@ from sparsefed.core.errors import require
 IntArray = npt.NDArray[np.int64]
 Labels = npt.NDArray[np.integer]
 
-FREE = np.iinfo(np.int64).max // 4096  # the price of a vote that nobody can buy; some thousands of them still add up
+FREE = np.iinfo(np.int64).max // 4096  # the price of a vote that cannot be bought; some thousands of them still add up
 
 
 class Sides(NamedTuple):
