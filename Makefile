@@ -18,7 +18,7 @@ setup: $(STAMP)  ## the virtual environment with everything installed
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing into $(VENV) (about a minute the first time) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,ray,postgresql]'
 	@touch $@
 
 demo: $(STAMP)   ## a small audit with 2 % of the devices colluding; ends in runs/demo/audit.html
@@ -52,6 +52,22 @@ bench: $(STAMP)  ## the benchmarks (ratios against named references); wants an i
 	@$(BIN)/python -m benchmarks.recording --json runs/bench-recording.json
 	@$(BIN)/python -m benchmarks.secure --json runs/bench-secure.json
 
+.PHONY: package
+
+package: $(STAMP)  ## sdist and wheel in dist/, and the wheel installed and tried in a clean environment
+	@PYTHON=$(PYTHON) BIN=$(BIN) tools/package.sh
+
+.PHONY: docs
+
+docs: $(VENV)/.docs  ## the documentation site in build/site; a warning or a dead internal link is an error
+	@$(BIN)/python -m sphinx -q -E -W --keep-going -c docs/site . build/site
+	@$(BIN)/python docs/site/check_links.py build/site
+	@echo "Open build/site/index.html"
+
+$(VENV)/.docs: $(STAMP)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	@touch $@
+
 .PHONY: advisories peers
 ADVISORIES := .venv-advisories
 
@@ -77,8 +93,20 @@ flower: $(FLOWER)/.installed  ## ten nodes with TLS and keys, some lying, one ki
 flower-test: $(FLOWER)/.installed  ## the tests of the deployment, in Flower's own environment
 	@$(FLOWER)/bin/python -m pytest -n 2 --dist loadfile tests/flower src/sparsefed/flower
 
-flower-soak: $(FLOWER)/.installed  ## the deployment's long tests: four rules, 20 kills; half an hour on an idle machine
+flower-soak: $(FLOWER)/.installed  ## the deployment's long tests: four rules, liars, 20 kills, every fault; an hour on an idle machine
 	@SPARSEFED_FLOWER_SOAK=1 $(FLOWER)/bin/python -m pytest -n 0 tests/flower/test_processes.py tests/flower/test_deployed.py
+
+NVFLARE := .venv-nvflare
+.PHONY: nvflare-test
+
+nvflare-test: $(NVFLARE)/.installed  ## the tests of NVFlare's aggregator, in an environment of its own
+	@$(NVFLARE)/bin/python -m pytest -n 0 tests/nvflare
+
+$(NVFLARE)/.installed: pyproject.toml constraints-nvflare.txt
+	@test -x $(NVFLARE)/bin/python || $(PYTHON) -m venv $(NVFLARE)
+	@echo "Installing NVFlare into $(NVFLARE) (about a minute the first time) ..."
+	@$(NVFLARE)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-nvflare.txt -e '.[dev,nvflare]'
+	@touch $@
 
 # Flower's own pins conflict with constraints.txt (typer, rich, packaging), so it has an environment of its own.
 $(FLOWER)/.installed: pyproject.toml constraints-flower.txt
@@ -88,8 +116,12 @@ $(FLOWER)/.installed: pyproject.toml constraints-flower.txt
 	@$(FLOWER)/bin/python -m compileall -q $(FLOWER)/lib || true
 	@touch $@
 
+.PHONY: cluster-soak
+cluster-soak: $(STAMP)  ## the cluster's long tests in nine settings: 75 workers, 13 machines and 10 cells killed
+	@SPARSEFED_CLUSTER_SOAK=1 $(BIN)/python -m pytest -n 0 tests/processes/test_cluster.py
+
 fuzz: $(STAMP)   ## damaged and hostile inputs, a minute for each group of targets
 	@for group in readers configs folders aggregate; do $(BIN)/python -m fuzz $$group --seconds 60 || exit 1; done
 
 clean:           ## remove the environment and caches, keep runs
-	rm -rf $(VENV) $(FLOWER) .venv-peers .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(FLOWER) $(NVFLARE) .venv-peers .mypy_cache .pytest_cache .ruff_cache

@@ -104,7 +104,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     table, known = Table("exhibit", "cells", "minutes", "new cells", "new minutes"), dict[str, SweepCell]()
     exhibits = [reading.load(name) for name in options.names or reading.names()]
     for exhibit in exhibits:
-        if options.scale not in exhibit.scales:
+        if options.scale not in exhibit.scales or exhibit.external:
             continue
         own = cells(exhibit, options.scale)
         new = {key: cell for key, cell in own.items() if key not in known}

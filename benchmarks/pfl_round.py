@@ -89,7 +89,7 @@ def make_backend(x: Tensor, y: Tensor, sizes: list[int], clip_norm: float) -> An
 def main() -> None:
     """Arguments: what is asked as JSON, the arrays of the cohort (.npz), where to leave the model after one round."""
     asked, (arrays, after) = json.loads(sys.argv[1]), sys.argv[2:4]
-    runpy.run_path(str(SOURCE / "memory.py"))["keep_freed_memory"]()
+    runpy.run_path(str(SOURCE / "core" / "malloc.py"))["keep_freed_memory"]()
     torch.set_num_threads(asked["threads"])
     with np.load(arrays) as held:
         x, y, theta = (torch.from_numpy(held[name]) for name in ("x", "y", "theta"))

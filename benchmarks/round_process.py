@@ -34,10 +34,15 @@ def forget_peak() -> None:
 
 
 def main() -> None:
-    """Arguments: a run's config as JSON; 'kept' for the command line's setting of the allocator, 'exact' for none."""
+    """Arguments: a run's config as JSON; 'kept' for the command line's setting of the allocator, 'exact' for none; on a
+    cluster, its workers, such as ray:2."""
     if sys.argv[2] == "kept":
         keep_freed_memory()
     experiment = config.build(config.parse(json.loads(sys.argv[1])))
+    if len(sys.argv) > 3:
+        from sparsefed.cluster.engine import on_cluster
+
+        experiment = on_cluster(experiment, sys.argv[3])
     state = start(experiment.setup, experiment.theta)
     built = resident(STATUS.read_text())
     forget_peak()

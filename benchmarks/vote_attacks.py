@@ -150,18 +150,21 @@ def attacked_vote(
 def main(arguments: Sequence[str]) -> None:
     """Print how often attacks flip points at their certified m, and how many points fall to one device more."""
     count = int(arguments[0]) if arguments else 120
-    print("| vote | points | attacks at the certified m | flipped | points, any, that one device more flips |")
-    print("| --- |" + " ---: |" * 4)
+    print("| vote | points | attacks at the certified m | flipped | one device more flips | of them bear one or more |")
+    print("| --- |" + " ---: |" * 5)
     for name, (table, groups) in SETTINGS.items():
         attacked = scene(table, groups)
         points = np.flatnonzero(attacked.bears >= 1)[: max(1, count // max(1, table["rounds"] // 3))].tolist()
         tries = [(p, rival, kind) for p in points for rival in rivals(attacked, p) for kind in KINDS]
         at = sum(flips(attacked, p, int(attacked.bears[p]), rival, kind) for p, rival, kind in tries)
         near = range(min(len(attacked.bears), len(points)))
-        above = sum(
-            any(flips(attacked, p, int(attacked.bears[p]) + 1, rival) for rival in rivals(attacked, p)) for p in near
-        )
-        print(f"| {name} | {len(points)} | {len(tries)} | {at} | {above} of {len(near)} |", flush=True)
+        fallen = [
+            p
+            for p in near
+            if any(flips(attacked, p, int(attacked.bears[p]) + 1, rival) for rival in rivals(attacked, p))
+        ]
+        above = f"{len(fallen)} of {len(near)} | {np.count_nonzero(attacked.bears[fallen])}"
+        print(f"| {name} | {len(points)} | {len(tries)} | {at} | {above} |", flush=True)
 
 
 if __name__ == "__main__":

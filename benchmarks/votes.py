@@ -60,9 +60,9 @@ SETTINGS = {
     "fmnist softmax, random subsets of 2": Setting(
         _table(FMNIST, SOFTMAX, 10, _local(1, 20, 0.01)), 300, HUNDRED, {"subset": 2}
     ),
-    "fmnist cnn": Setting(_table(FMNIST, SMALL_CNN, 8, _local(1, 20, 0.1)), 25, (1, 3, 5, 10)),
+    "fmnist cnn": Setting(_table(FMNIST, SMALL_CNN, 30, _local(1, 20, 0.1)), 25, (1, 3, 5, 10)),
     "mnist cnn": Setting(
-        _table({"name": "mnist_by_writer", "partition": "iid", "devices": 1000}, SMALL_CNN, 4, _local(2, 10, 0.15)),
+        _table({"name": "mnist_by_writer", "partition": "iid", "devices": 1000}, SMALL_CNN, 15, _local(2, 10, 0.15)),
         200,
         (1, 5, 10, 20, 50),
     ),
@@ -70,7 +70,7 @@ SETTINGS = {
         _table(
             {"name": "fmnist", "partition": "one_class", "devices": 10_000},
             SOFTMAX,
-            12,
+            25,
             {"lr": 0.02, "schedule": "constant"},
             defense={"name": "undefended", "rho": 0.9},
         ),
@@ -79,10 +79,10 @@ SETTINGS = {
     ),
     "cifar10 resnet9": Setting(
         _table(
-            {"name": "cifar10", "partition": "iid", "devices": 10, "per_device": 1000},
+            {"name": "cifar10", "partition": "iid", "devices": 10, "per_device": 5000},
             {"name": "resnet9", "width": 4},
-            5,
-            _local(1, 20, 0.2),
+            15,
+            {**_local(1, 20, 0.03), "local_momentum": 0.9},
         ),
         10,
         (1, 2, 3, 4),

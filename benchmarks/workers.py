@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,16 @@ class Worker:
         self._process.stdin.flush()
         return self._answer()
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Stop this process and all that it has started while another side is timed: some poll with nothing to do."""
+        processes = family(self._process.pid)
+        _signal(processes, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            _signal(processes, signal.SIGCONT)
+
     def _answer(self) -> Any:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
@@ -59,17 +70,39 @@ class Worker:
         return json.loads(line)
 
 
+def family(pid: int) -> list[int]:
+    """Return a process and all those that it or one of them has started (Linux)."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended meanwhile
+            children.setdefault(int(entry.read_text().rpartition(")")[2].split()[1]), []).append(int(entry.parent.name))
+    found = [pid]
+    for one in found:  # which grows meanwhile
+        found += children.get(one, [])
+    return found
+
+
+def _signal(processes: Sequence[int], number: signal.Signals) -> None:
+    for pid in processes:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
 @contextmanager
 def worker(
-    python: str | Path, module: str, arguments: Sequence[str], environment: Mapping[str, str] | None = None
+    python: str | Path,
+    module: str,
+    arguments: Sequence[str],
+    environment: Mapping[str, str] | None = None,
+    folder: Path = ROOT,
 ) -> Iterator[Worker]:
-    """`python -m module arguments`, from the project's folder, ended when the block is left."""
+    """`python -m module arguments`, from the project's folder or another, ended when the block is left."""
     process = subprocess.Popen(
         [str(python), "-m", module, *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        cwd=ROOT,
+        cwd=folder,
         env={**os.environ, **(environment or {})},
     )
     try:

@@ -1,7 +1,8 @@
-"""Writes docs/RESULTS.md from results/*.laptop.jsonl and docs/results.toml: `python docs/results.py`.
+"""Writes docs/RESULTS.md from results/*.SCALE.jsonl and docs/results.toml: `python docs/results.py`.
 
 The numbers and verdicts are the machine's, the reasons a person's. A claim that does not hold, or holds in part, must
-have one; a reason for a claim that is gone is an error too.
+have one; a reason for a claim that is gone is an error too. Results that are only partly done are shown as partial, and
+need no reasons yet. In results.toml, [NAME] is about scale laptop and [NAME.schedule] about scale schedule.
 """
 
 from __future__ import annotations
@@ -14,72 +15,91 @@ from pathlib import Path
 from typing import Any, Final
 
 from sparsefed.commands.reproduce import load as reading
-from sparsefed.commands.reproduce.claims import HOLDS, NOT, PART, UNTESTED, Judged
-from sparsefed.commands.reproduce.document import body, columns, fared, grounds, rules
-from sparsefed.commands.reproduce.exhibit_charts import CAPTION
+from sparsefed.commands.reproduce.claims import HOLDS, NOT, PART, TOO_SHORT, UNTESTED, Judged
+from sparsefed.commands.reproduce.document import body, columns, fared, grounds, incomplete, rules, verdict_text
+from sparsefed.commands.reproduce.exhibit_charts import EXPLAINED
 from sparsefed.commands.reproduce.grid import plan
 from sparsefed.commands.reproduce.run import ExhibitResult, outcome
 
+VERDICTS = (HOLDS, PART, NOT, TOO_SHORT, UNTESTED)
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results"
-SCALE: Final = "laptop"
+SCALES: Final = ("schedule", "laptop")
 MOST_SHOWN = 4  # comparisons behind a verdict
 
 
 def write(folder: Path = RESULTS) -> str:
     """The whole document."""
     notes = tomllib.loads((HERE / "results.toml").read_text(encoding="utf-8"))
-    there = [name for name in notes["order"] if (folder / f"{name}.{SCALE}.jsonl").exists()]
-    outcomes = [outcome(plan(reading.load(name), SCALE), folder) for name in there]
+    by_name = {name: list(_outcomes(name, folder)) for name in dict.fromkeys((*notes["order"], *reading.names()))}
+    outcomes = [each for several in by_name.values() for each in several]
     parts = [notes["intro"].strip(), *_in_short(outcomes), *(_rules(outcomes))]
-    for each in outcomes:
-        parts += _exhibit(each, notes.get(each.exhibit.name, {}))
+    for name, several in by_name.items():
+        parts += _exhibit(several, notes.get(name, {}), folder) if several else []
     return "\n\n".join(parts) + "\n"
+
+
+def _outcomes(name: str, folder: Path) -> Iterator[ExhibitResult]:
+    for scale in SCALES:
+        if (folder / f"{name}.{scale}.jsonl").exists():
+            yield outcome(plan(reading.load(name), scale), folder)
 
 
 def _in_short(outcomes: Sequence[ExhibitResult]) -> Iterator[str]:
     yield "## In short"
-    verdicts = (judged.verdict for each in outcomes for judged in each.judged)
-    yield fared(verdicts, f" in {len(outcomes)} tables and figures")
-    yield _table(("exhibit", "in the paper", HOLDS, PART, NOT, UNTESTED), map(_fared, outcomes))
+    for scale in SCALES:
+        if there := [each for each in outcomes if each.scale == scale and not each.exhibit.external]:
+            verdicts = (judged.verdict for each in there for judged in each.judged)
+            yield f"At scale `{scale}`: {fared(verdicts, f' in {len(there)} tables and figures')}"
+    yield _table(("exhibit", "in the paper", "scale", *VERDICTS), map(_fared, outcomes))
 
 
 def _fared(each: ExhibitResult) -> tuple[str, ...]:
     count = Counter(judged.verdict for judged in each.judged)
     link = f"[{each.exhibit.title}](#{_anchor(each)})"
-    return link, each.exhibit.where, *(str(count[verdict] or "") for verdict in (HOLDS, PART, NOT, UNTESTED))
+    scale = f"{each.scale}, partial" if each.missing else each.scale
+    return link, each.exhibit.where, scale, *(str(count[verdict] or "") for verdict in VERDICTS)
 
 
 def _rules(outcomes: Sequence[ExhibitResult]) -> Iterator[str]:
     yield "## How to read the tables"
     every = dict.fromkeys(rule for each in outcomes for rule in rules(each))
-    yield "\n".join(f"- {rule}" for rule in (*every, f"In the charts, {CAPTION[0].lower()}{CAPTION[1:]}"))
+    yield "\n".join(f"- {rule}" for rule in (*every, f"In the charts: {' '.join(EXPLAINED.values())}"))
 
 
-def _exhibit(each: ExhibitResult, notes: Mapping[str, Any]) -> Iterator[str]:
-    exhibit = each.exhibit
+def _exhibit(outcomes: Sequence[ExhibitResult], notes: Mapping[str, Any], folder: Path) -> Iterator[str]:
+    exhibit = outcomes[0].exhibit
     yield f"## {exhibit.title}"
     yield f"*{exhibit.where}; `sparsefed reproduce {exhibit.name}`.* {' '.join(exhibit.question.split())}"
+    for each in outcomes:
+        if len(outcomes) > 1 or each.scale != "laptop":
+            yield f"### {exhibit.title}, at scale {each.scale}"
+        yield from _scale(each, notes if each.scale == "laptop" else notes.get(each.scale, {}), folder)
+
+
+def _scale(each: ExhibitResult, notes: Mapping[str, Any], folder: Path) -> Iterator[str]:
+    exhibit, why = each.exhibit, dict(notes.get("why", {}))
+    yield from (f"**{sentence}**" for sentence in incomplete(each))
     if "reading" in notes:
         yield str(notes["reading"]).strip()
-    if (RESULTS / f"{each.name}.svg").exists():
+    if (folder / f"{each.name}.svg").exists():
         yield f"![{exhibit.title}](../results/{each.name}.svg)"
     yield _table([column.title for column in columns(each)], body(each))
-    why = dict(notes.get("why", {}))
     yield _table(("claim", "here", "what that rests on", "likely reason"), [_claim(j, why, each) for j in each.judged])
     if why:
-        raise SystemExit(f"docs/results.toml, {exhibit.name}: no claim begins with '{next(iter(why))}'")
-    note = exhibit.scales[SCALE].note
-    yield f"Scaled: {' '.join(note.split())}"
+        raise SystemExit(f"docs/results.toml, {each.name}: no claim begins with '{next(iter(why))}'")
+    yield f"Scaled: {' '.join(next(s.note for name, s in exhibit.scales.items() if name == each.scale).split())}"
 
 
 def _claim(judged: Judged, why: dict[str, str], each: ExhibitResult) -> tuple[str, ...]:
     text = judged.claim.text
     key = next((begin for begin in why if text.startswith(begin)), "")
     reason = why.pop(key) if key else ""
-    if judged.verdict != HOLDS and not reason:
-        raise SystemExit(f"docs/results.toml, {each.exhibit.name}: why does '{text}' not hold?")
-    return f"{text} ({judged.claim.where})", f"**{judged.verdict}**", "<br>".join(grounds(judged, MOST_SHOWN)), reason
+    fails = judged.verdict == UNTESTED or any(comparison.holds is False for comparison in judged.comparisons)
+    if fails and not reason and not each.missing:
+        raise SystemExit(f"docs/results.toml, {each.name}: why does '{text}' not hold?")
+    verdict = f"**{verdict_text(judged)}**"
+    return f"{text} ({judged.claim.where})", verdict, "<br>".join(grounds(judged, MOST_SHOWN)), reason
 
 
 def _anchor(each: ExhibitResult) -> str:

@@ -1,6 +1,6 @@
 """Your own attack: the honest mean turned round, and what two of the listed defenses make of it.
 
-With this file's folder on PYTHONPATH, `attack.name = "own_attack:turned"` in a config is this attack.
+In a config beside this file, `attack.name = "own_attack:turned"` is this attack.
 """
 
 from typing import Annotated

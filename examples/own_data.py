@@ -1,6 +1,6 @@
 """Your own data: images, labels and who they belong to, as a data set that a config can name.
 
-With this file's folder on PYTHONPATH, `data.name = "own_data:DATA"` in a config is this data set. Run by itself, it
+In a config beside this file, `data.name = "own_data:DATA"` is this data set. Run by itself, it
 trains one round after the other on it: each device holds what one person drew.
 """
 

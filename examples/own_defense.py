@@ -1,6 +1,6 @@
 """Your own defense, from a function to a trained model: the updates nearest to the coordinate-wise median, averaged.
 
-With this file's folder on PYTHONPATH, `defense.name = "own_defense:near_the_median"` in a config is this rule.
+In a config beside this file, `defense.name = "own_defense:near_the_median"` is this rule.
 """
 
 from typing import Annotated, Unpack

@@ -1,6 +1,6 @@
 """Is my model safe? A module and a table of one's own, 10 % of the devices colluding; run by itself, three defenses.
 
-All of them, and which to use: PYTHONPATH=examples sparsefed audit examples/own_model.toml
+All of them, and which to use: sparsefed audit examples/own_model.toml
 """
 
 from pathlib import Path

@@ -83,7 +83,7 @@ JOBS = (
     Job("run", ("run", "mine.toml", "--out", "out"), ("resume", "out"), _run, 5.0),
     Job("tune", TUNE, TUNE, _files("strongest.toml"), 5.0),
     Job("sweep", ("sweep",), ("sweep",), _cells, 6.0),
-    Job("audit", AUDIT, AUDIT, _files("recommended.toml"), 15.0),
+    Job("audit", AUDIT, AUDIT, _files("audit.jsonl"), 15.0),
     Job("reproduce", REPRODUCE, REPRODUCE, _rows, 15.0),
 )
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,6 +46,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         marks |= {mark for file, mark in BY_FILE.items() if file == item.path.stem}
         for mark in sorted(marks):
             item.add_marker(mark)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:  # noqa: ARG001
+    """Give every test the handlers of signals that the first one had, whatever a test or a library left behind."""
+    before = {sig: signal.getsignal(sig) for sig in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        return (yield)
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            for sig, handler in before.items():
+                if handler is not None and signal.getsignal(sig) is not handler:
+                    signal.signal(sig, handler)
 
 
 def pytest_collection_finish() -> None:

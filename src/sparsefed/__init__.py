@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sparsefed.commands.choose_k import choose_k
     from sparsefed.commands.deploy import deploy
     from sparsefed.commands.reproduce.run import reproduce
+    from sparsefed.commands.sweep import sweep_file
     from sparsefed.commands.tune import tune
     from sparsefed.commands.watch import watch
     from sparsefed.core.choice import Chosen
@@ -52,6 +53,7 @@ _HOMES = {
     "report": "sparsefed.reports.run_report",
     "reproduce": "sparsefed.commands.reproduce.run",
     "sweep": "sparsefed.sweeps.sweep",
+    "sweep_file": "sparsefed.commands.sweep",
     "tune": "sparsefed.commands.tune",
     "watch": "sparsefed.commands.watch",
 }
@@ -81,6 +83,7 @@ __all__ = [
     "reproduce",
     "schedules",
     "sweep",
+    "sweep_file",
     "trackers",
     "tune",
     "watch",

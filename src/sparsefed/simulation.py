@@ -24,6 +24,7 @@ from torch.utils.data import Dataset
 from sparsefed import config as configs
 from sparsefed import runs
 from sparsefed.attacks.attack import ChosenAttack, attack_info
+from sparsefed.cluster.engine import on_cluster
 from sparsefed.config import Config, live
 from sparsefed.core.choice import Chosen, importable_name
 from sparsefed.core.errors import ConfigError
@@ -67,6 +68,7 @@ class Simulation:
         seed: The seed of every random choice.
         on_round: Called with the report of every round.
         trackers: Further destinations of the metrics beside `history` (`sparsefed.trackers`).
+        on: "ray", or "ray:4" for four workers, to compute updates on a Ray cluster, bit for bit as here.
         settings: Any other key of a config, by table: `train={"mode": "fedavg"}`, `data_options={"root": 100}`,
             `evaluate_every=10`; `sparsefed list` shows them all.
 
@@ -93,6 +95,7 @@ class Simulation:
         seed: int = 0,
         on_round: Watcher | Iterable[Watcher] = (),
         trackers: Iterable[Tracker] = (),
+        on: str | None = None,
         train: Mapping[str, Any] | None = None,
         data_options: Mapping[str, Any] | None = None,
         **settings: Any,
@@ -111,7 +114,7 @@ class Simulation:
             described["attack"] = self._named(attack)
         if threat is not None:
             described["threat"] = _threat(threat)
-        self._begin(configs.parse(described), on_round, trackers)
+        self._begin(configs.parse(described), on_round, trackers, on)
 
     @classmethod
     def from_config(
@@ -120,11 +123,12 @@ class Simulation:
         *,
         on_round: Watcher | Iterable[Watcher] = (),
         trackers: Iterable[Tracker] = (),
+        on: str | None = None,
     ) -> Simulation:
         """Return the simulation that a TOML file, a table or a `Config` describes."""
         simulation = cls.__new__(cls)
         simulation._kept = []
-        simulation._begin(configs.as_config(config), on_round, trackers)
+        simulation._begin(configs.as_config(config), on_round, trackers, on)
         return simulation
 
     @classmethod
@@ -151,9 +155,11 @@ class Simulation:
             config = configs.of_run(table, Path(folder))
         return cls.from_config(config).restore(folder)
 
-    def _begin(self, config: Config, on_round: Watcher | Iterable[Watcher], trackers: Iterable[Tracker]) -> None:
+    def _begin(
+        self, config: Config, on_round: Watcher | Iterable[Watcher], trackers: Iterable[Tracker], on: str | None
+    ) -> None:
         self.config = config
-        self.built = configs.build(config)
+        self.built = on_cluster(configs.build(config), on)
         self.state: ServerState = self.built.begin()
         self.history: list[dict[str, Any]] = []  # one record per round, as `pandas.DataFrame` takes them
         self._watchers = [on_round] if callable(on_round) else list(on_round)

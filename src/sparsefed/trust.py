@@ -5,6 +5,9 @@ config that the user wrote may name any. What a command wrote (the config.toml o
 tuning, `recommended.toml` of an audit) may have come from somebody else, so the functions it names are imported only if
 this machine wrote that config itself, or if the user consents (`--trust`, or `with trust.consent():`).
 
+Modules beside a config that the user wrote can be imported without PYTHONPATH (`import_from`); those beside a config
+that a command wrote cannot, whoever consents: for these the folders that the user's own config was in are remembered.
+
 Everything else in a folder is data: metrics, manifests, checkpoints, results and studies are parsed, never executed.
 """
 
@@ -14,6 +17,7 @@ import hashlib
 import json
 import os
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -28,6 +32,7 @@ _LIVE = "live:"  # names an object of this process, which no file can bring alon
 _WRITTEN_BY_COMMANDS = ("strongest.toml", "recommended.toml")
 _BESIDE_THEM = ("manifest.json", "audit.json", "study.json", "study.db")
 
+_folders: list[str] = []  # of modules that the user's configs name
 _consented: ContextVar[bool] = ContextVar("consented", default=False)
 
 
@@ -76,7 +81,10 @@ def require(table: Mapping[str, Any], source: Path) -> None:
         ConfigError: names the functions that would be imported and called.
     """
     names = code_in(table)
-    if not names or _consented.get() or _digest(table) in _remembered():
+    known = _remembered().get(_digest(table)) if names else None
+    for folder in known or ():
+        import_from(Path(folder))
+    if not names or _consented.get() or known is not None:
         return
     listed = ", ".join(f"{key} = {name!r}" for key, name in list(names.items())[:5])
     raise ConfigError(
@@ -90,6 +98,18 @@ def is_written_by_command(file: Path) -> bool:
     return file.name in _WRITTEN_BY_COMMANDS or any((file.parent / name).exists() for name in _BESIDE_THEM)
 
 
+def import_from(folder: Path) -> None:
+    """Let names in configs refer to modules in a folder, after all that is installed."""
+    if str(folder) not in _folders:
+        _folders.append(str(folder))
+        sys.path.append(str(folder))
+
+
+def code_folders() -> list[str]:
+    """Return the folders of `import_from`, for processes that run the same configs."""
+    return list(_folders)
+
+
 def remember(table: Mapping[str, Any]) -> None:
     """Record that this machine writes a config that names code, so that it can be resumed without further consent."""
     if not code_in(table) or (digest := _digest(table)) in _remembered():
@@ -97,18 +117,29 @@ def remember(table: Mapping[str, Any]) -> None:
     with suppress(OSError):  # without the record, resuming requires --trust
         _records().parent.mkdir(parents=True, exist_ok=True)
         with _records().open("a", encoding="ascii") as file:
-            file.write(digest + "\n")
+            file.write(f"{digest} {json.dumps(_folders)}\n")
 
 
 def _records() -> Path:
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "sparsefed" / "trusted_configs"
 
 
-def _remembered() -> set[str]:
+def _remembered() -> dict[str, list[str]]:
+    """Return the digests of the configs that this machine wrote, each with the folders its code was found in."""
     try:
-        return set(_records().read_text(encoding="ascii").split())
+        lines = _records().read_text(encoding="ascii").splitlines()
     except (OSError, UnicodeDecodeError):
-        return set()
+        return {}
+    pairs = (line.partition(" ")[::2] for line in lines)
+    return {digest: _listed(folders) for digest, folders in pairs}
+
+
+def _listed(text: str) -> list[str]:
+    """Return the folders of a line of the records; none in those of early versions, or where it is damaged."""
+    try:
+        return [str(folder) for folder in json.loads(text)]
+    except (ValueError, TypeError):
+        return []
 
 
 def _digest(table: Mapping[str, Any]) -> str:

@@ -68,9 +68,9 @@ def test_a_loss_that_is_not_finite_at_the_end_did_not_converge(loss: float | Non
     lost = record("lost", [evaluated(1, 0.3), evaluated(2, 0.1, loss=loss), {"round": 3}])
     found_again = record("found", [evaluated(1, 0.1, loss=loss), evaluated(2, 0.3)])
     assert [row.converged for row in summary([lost, found_again])] == [False, True]
-    assert "DNC" in Text.of(html([lost, found_again])).cells
+    assert "not learned" in Text.of(html([lost, found_again])).cells
     hit = [replace(run, config={**run.config, "attack": {"name": "x"}, "threat": {"count": 1}}) for run in (lost,)]
-    assert "lost did not converge." in verdict(hit)[0] and "lost fell" in verdict(hit)[1]
+    assert "lost learns nothing." in verdict(hit)[0] and "lost fell" in verdict(hit)[1]
 
 
 def test_the_verdict_is_two_sentences_that_name_who_held() -> None:

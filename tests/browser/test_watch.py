@@ -9,7 +9,7 @@ import pytest
 
 from sparsefed.commands.watch import LivePage
 from sparsefed.commands.watch import live as lives
-from tests.support.pages import BROWSER, Page, browser
+from tests.support.pages import BOXES, BROWSER, Page, browser
 from tests.support.watched import HOSTILE, NODES, deployment, grown, refuse
 
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no browser on PATH")
@@ -58,9 +58,11 @@ def test_the_page_follows_the_run_and_keeps_the_readers_place(
     tab.until("!document.getElementById('connection').hidden", seconds=20)
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (420, "dark")])
-def test_the_page_fits_the_screen(tab: Page, tmp_path: Path, width: int, scheme: str) -> None:
+@pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (1200, "dark"), (420, "light"), (420, "dark")])
+def test_the_page_fits_the_screen_and_is_readable(tab: Page, tmp_path: Path, width: int, scheme: str) -> None:
     with LivePage(deployment(tmp_path / "live", rows=12), most_refused=1) as live:
         opened(tab, live.address, width, scheme)
         assert tab.value("document.documentElement.scrollWidth") <= width
         assert tab.complaints() == []
+        tab.value("document.querySelectorAll('details.fold').forEach((each) => { each.open = true; })")
+        assert tab.value(BOXES) == []

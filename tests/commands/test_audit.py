@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise, takewhile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -35,6 +36,7 @@ from sparsefed.core.errors import ConfigError
 from sparsefed.defenses import DEFENSES
 from sparsefed.results.matrix import Judgement
 from sparsefed.results.numbers import percent
+from sparsefed.simulation import Simulation
 from sparsefed.sweeps import pool
 from sparsefed.sweeps.pool import Pool
 from tests.support.forked_workers import FORKING
@@ -68,7 +70,7 @@ auxiliary = 10
 boost = 5.0
 """
 COMPARED, BESIDE = "clipping,sparsefed", "sign_flip"
-SHORT = ("--defenses", COMPARED, "--attacks", BESIDE, "--trials", "2", "--seeds", "2")
+SHORT = ("--defenses", COMPARED, "--attacks", BESIDE, "--trials", "2", "--seeds", "2", "--budget", "0")
 
 
 def parsed(**tables: Any) -> Config:
@@ -234,7 +236,8 @@ def test_more_tolerance_never_makes_it_hold_less(candidates: list[Candidate]) ->
 
 # --- the defenses ----------------------------------------------------------------------------------------------------
 
-FACTS = Facts(d=5000, norm=2.0, in_rates=3.5)
+CHOICE: Any = SimpleNamespace(answer=50)  # what `choose_k` came to
+FACTS = Facts(d=5000, norm=2.0, in_rates=3.5, choices={"sparsefed": CHOICE})
 
 
 def tables(config: Config, **options: Any) -> dict[str, Mapping[str, Any]]:
@@ -292,6 +295,9 @@ def test_the_configs_own_defense_is_in_the_panel_once() -> None:
         ({"attacks": "badnets"}, "after something else"),
         ({"attacks": "min_max"}, "must know 'honest updates'"),
         ({"trials": 0}, "--trials is 0"),
+        ({"budget": 3}, "--budget is 3 runs; use at least 40"),
+        ({"suite": "v1", "attacks": "boosted"}, "give one of them"),
+        ({"suite": "v9"}, "'v9'"),
         ({"seeds": 0}, "--seeds is 0"),
         ({"tolerance": -1.0}, "--tolerance is -1"),
     ],
@@ -354,6 +360,7 @@ def test_dials_are_turned_and_stay_in_their_range() -> None:
     assert [table["k"] for _, table in turned({"name": "x", "k": 100}, d=300)] == [25, 50, 200, 300]
     assert [told for told, _ in turned({"name": "x", "k": 1}, d=2)] == ["k = 2"]
     assert list(turned({"name": "median"}, d=9)) == []
+    assert [table["k"] for _, table in turned({"name": "x", "k": "10%"}, d=300)] == [8, 15, 60, 120]
 
 
 # --- real processes --------------------------------------------------------------------------------------------------
@@ -419,14 +426,15 @@ def test_an_audit_ends_in_tables_a_verdict_and_three_files(done: tuple[Path, str
         assert table["Defense"] == list(dict.fromkeys(entry["attack"] for entry in measured))
         for entry in measured:
             shown = table[entry["defense"]][table["Defense"].index(entry["attack"])]
-            assert shown.removesuffix(" DNC") == percent(entry[key])
-            assert key == "attack_accuracy" or shown.endswith(" DNC") == (not entry["converged"])
-    assert all(f"wrote runs/mine-audit/{name}" in stdout for name in ("audit.html", "audit.json", "recommended.toml"))
+            assert shown.removesuffix(" not learned") == percent(entry[key])
+            assert key == "attack_accuracy" or shown.endswith(" not learned") == (not entry["converged"])
+    assert all(f"wrote runs/mine-audit/{name}" in stdout for name in ("audit.html", "audit.json"))
+    assert ("recommended.toml" in stdout) == (found["recommendation"]["holds"] == "held")
     assert list(found["defenses"]) == [UNDEFENDED, "clipping", "sparsefed"]
     assert list(found["attacks"]) == ["pgd", "sign_flip"]
     assert len(found["matrix"]) == 3 * 3 and {entry["seeds"] for entry in found["matrix"]} == {2}
     assert found["calibration"]["parameters"] == 650
-    assert found["defenses"]["sparsefed"]["k"] == 6
+    assert found["defenses"]["sparsefed"]["k"] == found["calibration"]["k"]["sparsefed"]["k"]
     assert found["certificates"]["sparsefed"]  # a softmax layer has one
     assert found["recommendation"]["defense"] in found["defenses"]
 
@@ -464,12 +472,24 @@ def test_lengths_are_those_of_honest_devices_without_an_attack(finished: Path) -
 
 
 @pytest.mark.process
-def test_the_recommended_config_is_one(finished: Path) -> None:
-    out = finished
-    config, best = configs.read(out / "recommended.toml"), steady(out)["recommendation"]
-    assert config.defense.name == best["defense"].removesuffix(", yours")
-    assert config.attack is not None and config.attack.name == best["worst_attack"]
-    assert config.name == "mine-recommended" and (out / "recommended.toml").read_text().startswith("# ")
+def test_the_recommended_config_is_one_if_it_held(
+    finished: Path, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied = Path(shutil.copytree(finished, tmp_path / "out"))
+    monkeypatch.setattr(Pool, "start", no_workers)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    result = audits.audit(
+        home / "mine.toml", folder=copied, defenses=COMPARED.split(","), attacks=[BESIDE], trials=2, seeds=2, budget=0
+    )
+    best = result.recommendation
+    assert best is not None
+    replace(result, recommendation=replace(best, judgement="held")).save(tmp_path)
+    config = configs.read(tmp_path / "recommended.toml")
+    assert config.defense.name == best.name.removesuffix(", yours")
+    assert config.attack is not None and config.attack.name == best.attack
+    assert config.name == "mine-recommended" and (tmp_path / "recommended.toml").read_text().startswith("# ")
+    replace(result, recommendation=replace(best, judgement="in part")).save(tmp_path)
+    assert not (tmp_path / "recommended.toml").exists(), "one that is no longer true is removed"
 
 
 @pytest.mark.process
@@ -478,7 +498,9 @@ def test_the_same_command_runs_nothing_again(
 ) -> None:
     copied = Path(shutil.copytree(finished, tmp_path / "out"))
     monkeypatch.setattr(Pool, "start", no_workers)
-    question = options_of(configs.read(home / "mine.toml"), defenses=COMPARED, attacks=BESIDE, trials=2, seeds=2)
+    question = options_of(
+        configs.read(home / "mine.toml"), defenses=COMPARED, attacks=BESIDE, trials=2, seeds=2, budget=0
+    )
     outcome = audits.run_audit(question, copied, 1)
     assert {k: v for k, v in json.loads(outcome.to_json()).items() if k != "timing"} == steady(copied)
     shutil.rmtree(next((copied / "cells").iterdir()))
@@ -492,7 +514,9 @@ def test_the_function_gives_what_the_command_gives(
     copied = Path(shutil.copytree(finished, tmp_path / "out"))
     monkeypatch.setattr(Pool, "start", no_workers)
     compared = COMPARED.split(",")
-    result = audits.audit(home / "mine.toml", folder=copied, defenses=compared, attacks=[BESIDE], trials=2, seeds=2)
+    result = audits.audit(
+        home / "mine.toml", folder=copied, defenses=compared, attacks=[BESIDE], trials=2, seeds=2, budget=0
+    )
     written = steady(copied)["matrix"]
     assert [each["defense"] for each in result.records()] == [each["defense"] for each in written]
     for own, other in zip(result.records(), written, strict=True):
@@ -511,7 +535,7 @@ def test_killed_and_called_again_it_is_the_same(finished: Path, home: Path, comm
     assert process.wait().code == -signal.SIGKILL, "it ended before it was killed"
     commands.run(*command, seconds=300).fine()
     assert steady(home / "killed") == steady(finished)
-    for name in ("audit.jsonl", "sensitivity.jsonl", "recommended.toml"):
+    for name in ("audit.jsonl", "sensitivity.jsonl"):
         assert (home / "killed" / name).read_bytes() == (finished / name).read_bytes()
 
 
@@ -579,7 +603,7 @@ def test_a_task_that_is_not_learned_is_none_to_audit(tmp_path: Path, monkeypatch
     monkeypatch.setattr(pool, "subprocess", FORKING)
     config = parsed(train={"cohort": 10, "lr": 1e-9}, rounds=2)
     with pytest.raises(ConfigError, match=r"does not learn .* nothing to defend"):
-        audits.run_audit(options_of(config, defenses="clipping", trials=1, seeds=1), tmp_path, 1)
+        audits.run_audit(options_of(config, defenses="clipping", trials=1, seeds=1, budget=0), tmp_path, 1)
 
 
 # --- the demo --------------------------------------------------------------------------------------------------------
@@ -660,3 +684,76 @@ def test_the_page_tells_the_verdict_first_and_everything_else(finished: Path, ta
     assert [limit for limit in found["limits"] if " ".join(limit.split()) not in text] == []
     assert "sparsefed audit mine.toml" in text
     assert Text.of((finished / "audit.html").read_text(encoding="utf-8")).cells
+
+
+# --- for a build pipeline --------------------------------------------------------------------------------------------
+
+
+def test_audit_json_is_as_its_schema_says(finished: Path) -> None:
+    from importlib import resources
+
+    from jsonschema import Draft202012Validator
+
+    text = resources.files("sparsefed.commands.audit").joinpath("audit.schema.json").read_text(encoding="utf-8")
+    validator = Draft202012Validator(json.loads(text))
+    found = json.loads((finished / "audit.json").read_text(encoding="utf-8"))
+    assert [error.message for error in validator.iter_errors(found)] == []
+    assert list(validator.iter_errors({**found, "matrix": 3})) != []
+
+
+def test_only_a_defense_that_held_is_written_down(finished: Path) -> None:
+    found = steady(finished)["recommendation"]
+    assert (finished / "recommended.toml").exists() == (found["holds"] == "held")
+
+
+def test_an_audit_is_cut_to_fit_a_time_budget_and_stays_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sparsefed.commands.audit import time_budget
+
+    monkeypatch.setattr(time_budget, "seconds_a_round", lambda _: 0.1)
+    options = options_of(parsed())
+    whole = time_budget.estimate(options, 2)
+    assert whole.runs > 50 and whole.seconds == pytest.approx(whole.runs * options.config.rounds * 0.1 / 2)
+    same, words = time_budget.fitted(options, 2, f"{whole.seconds + 60:.0f}s", tmp_path / "a")
+    assert same == options and "All of it fits" in words
+    less, words = time_budget.fitted(options, 2, f"{whole.seconds / 4:.0f}s", tmp_path / "b")
+    assert not less.sensitivity and less.seeds == 1 and "one seed" in words
+    assert time_budget.estimate(less, 2).seconds <= whole.seconds / 4
+    monkeypatch.setattr(time_budget, "seconds_a_round", lambda _: 99.0)
+    again, _ = time_budget.fitted(options, 2, f"{whole.seconds / 4:.0f}s", tmp_path / "b")
+    assert time_budget.estimate(again, 2).runs == time_budget.estimate(less, 2).runs, "a slower moment changes nothing"
+    with pytest.raises(ConfigError, match="smallest audit"):
+        time_budget.fitted(options, 2, "1s", tmp_path / "c")
+    with pytest.raises(ConfigError, match="30m"):
+        time_budget.seconds_of("half an hour")
+
+
+def failing(_: Any) -> Any:
+    raise ZeroDivisionError("the rule of my own divides by nothing")
+
+
+def test_an_audit_whose_round_fails_is_not_announced_as_taking_no_time(tmp_path: Path) -> None:
+    from sparsefed.commands.audit import time_budget
+    from sparsefed.defenses.combine import stacked
+
+    def own() -> Any:
+        return stacked(failing)
+
+    attacked: dict[str, Any] = {"attack": {"name": "pgd", "auxiliary": 10}, "threat": 0.2}
+    simulation = Simulation("softmax", "digits", devices=40, cohort=10, rounds=5, defense=own, **attacked)
+    options = options_of(simulation.config)
+    expected = time_budget.estimate(options, 2)
+    assert expected.seconds == math.inf and expected.runs > 50
+    assert "not known" in expected.sentence and "divides by nothing" in expected.sentence
+    with pytest.raises(ConfigError, match=r"30m.*not known.*divides by nothing"):
+        time_budget.fitted(options, 2, "30m", tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_what_is_required_decides_the_exit_code(done: tuple[Path, str], commands: Nursery) -> None:
+    held = steady(done[0] / "runs/mine-audit")["recommendation"]["holds"] == "held"
+    again = commands.run("audit", "mine.toml", *SHORT, "--require", "held", cwd=done[0], seconds=300)
+    assert again.code == (0 if held else 1), again
+    dry = commands.run("audit", "mine.toml", *SHORT, "--dry-run", "--out", "nothing", cwd=done[0])
+    assert "runs of" in dry.fine() and "clipping" in dry.out and not (done[0] / "nothing").exists()

@@ -338,7 +338,10 @@ def test_the_command_measures_probes_and_says_so(probed: tuple[Done, Path]) -> N
     out = done.fine()
     told = json.loads((folder / "choose-k.json").read_text())
     assert out.endswith(f"wrote {folder}/choose-k.html\nwrote {folder}/choose-k.json\n")
-    assert f"k = {told['k']:,} ({100 * told['k'] / D:.1f}% of d = 650) is the smallest k" in out
+    assert (
+        f"Use k = {told['answer']:,} ({100 * told['answer'] / D:.1f}% of d = 650), the knee of the probe runs." in out
+    )
+    assert told["answer"] == told["knee"] and f"By mass alone k = {told['k']:,}: it is the smallest with which" in out
     assert re.search(r"^k-5: round 2/20, test \S+, attack \S+; \S+ s left$", done.err, re.M)
     assert (told["d"], told["epoch"], told["config_k"]) == (D, 10, 50)
     assert sorted(path.name for path in (folder / "probes").iterdir()) == sorted(
@@ -473,9 +476,10 @@ def test_the_charts_hold_the_curve_and_the_probes(plain: tuple[ChooseKResult, Pa
 def test_the_page_tells_all_of_it(plain: tuple[ChooseKResult, Path]) -> None:
     outcome = with_probes(plain[0])
     page = outcome.to_html()
-    assert page.count('scope="row"') == 10 + 3  # 1, 2, 5, ..., 500 and d; the probes
+    assert page.count('scope="row"') == 10 + 3 + 5  # 1, 2, 5, ..., 500 and d; the probes; other rules
     assert page.count(">knee<") == 1 and "--set defense.k=50" in page
-    assert 'class="verdict">Knee of the probe runs' in page
+    assert f'class="verdict">Use k = {outcome.answer}' in page and "Knee of the probe runs" in page
+    assert "Other ways to choose k" in page and "the paper&#x27;s algorithm" in page
     assert plain[0].to_html().count("data-chart=") == 1 < page.count("data-chart=") == 2
 
 

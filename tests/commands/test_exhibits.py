@@ -16,7 +16,7 @@ from benchmarks.exhibit_minutes import costs, estimate, round_seconds
 from sparsefed import config as configs
 from sparsefed.commands.reproduce import grid
 from sparsefed.commands.reproduce import load as reading
-from sparsefed.commands.reproduce.exhibit import BOUNDS, COMPARING, SCALES, Claim, Exhibit
+from sparsefed.commands.reproduce.exhibit import BOUNDS, COMPARING, PRINTED, SCALES, Claim, Exhibit
 from sparsefed.commands.reproduce.grid import matches, plan
 from sparsefed.config import Config, resolve
 from sparsefed.secure import costs as proof_costs
@@ -30,7 +30,8 @@ def combinations(name: str, scale: str) -> list[Combination]:
     return grid.combinations(reading.load(name), scale)
 
 
-RUNS = [name for name in NAMES if reading.load(name).kind == "runs"]
+EXTERNAL = [name for name in NAMES if reading.load(name).external]  # others' settings and numbers
+RUNS = [name for name in NAMES if reading.load(name).kind == "runs" and name not in EXTERNAL]
 SCHEDULE = [  # those that are run with the paper's own number of rounds
     "accuracy-impact",
     "adaptive-clipping",
@@ -157,7 +158,21 @@ def test_attack_accuracy_has_three_seeds_on_fmnist() -> None:
     assert [len(scale.seeds_at({"data": data, "defense": "Bulyan"})) for data in ("FMNIST", "CIFAR10")] == [3, 2]
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", EXTERNAL)
+def test_external_exhibits_are_run_as_their_authors_did(name: str) -> None:
+    """At scale laptop fewer settings and seeds, and the same configs for those that are run."""
+    exhibit = reading.load(name)
+    assert list(exhibit.scales) == ["paper", "laptop", "smoke"] and exhibit.scales["laptop"].note
+    assert "commit" in exhibit.where or "README" in exhibit.where or not reading.load_paper(exhibit).rows
+    full, ours = ({tuple(c.values.values()): c.table for c in combinations(name, scale)} for scale in SHORTER)
+    assert ours.items() <= full.items() and combinations(name, "smoke")
+    assert len(exhibit.scales["laptop"].seeds) >= 2, "no claim may hold on one seed"
+
+
+SHORTER = ("paper", "laptop")
+
+
+@pytest.mark.parametrize("name", [*RUNS, *EXTERNAL])
 def test_smoke_is_tiny(name: str) -> None:
     planned = plan(reading.load(name), "smoke")
     assert sum(len(group.trials) + group.coming for group in planned.sweep.groups) <= 24
@@ -167,7 +182,7 @@ def test_smoke_is_tiny(name: str) -> None:
         assert config.data.name.startswith("sparsefed.commands.reproduce.tiny:")
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", [*RUNS, *EXTERNAL])
 def test_every_claim_is_about_something_that_is_run(name: str) -> None:
     """At the paper's scale each claim finds at least one combination, and a comparison both of its sides."""
     exhibit = reading.load(name)
@@ -177,7 +192,7 @@ def test_every_claim_is_about_something_that_is_run(name: str) -> None:
 
 
 def _sides(claim: Claim, cells: Sequence[Mapping[str, str]]) -> bool:
-    if claim.form in BOUNDS:
+    if claim.form in (*BOUNDS, *PRINTED):
         return bool(cells)
     if claim.form not in COMPARING:
         return len({cell[claim.rises or claim.falls or ""] for cell in cells}) > 1
@@ -192,7 +207,7 @@ def _but(axis: str, cell: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in cell.items() if name != axis}
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", [*RUNS, *EXTERNAL])
 def test_every_number_of_the_paper_has_its_cell(name: str) -> None:
     exhibit = reading.load(name)
     cells = [each.values for each in combinations(name, "paper")]

@@ -6,6 +6,7 @@ import json
 import math
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparsefed import config as configs
-from sparsefed.commands.reproduce import grid
+from sparsefed.commands.reproduce import document, grid
 from sparsefed.commands.reproduce import load as reading
-from sparsefed.commands.reproduce.claims import HOLDS, NOT, PART, UNTESTED, judge
-from sparsefed.commands.reproduce.document import body, columns
+from sparsefed.commands.reproduce.claims import HOLDS, NOT, PART, TOO_SHORT, UNTESTED, ClaimComparison, Judged, judge
+from sparsefed.commands.reproduce.document import body, columns, verdict_text
+from sparsefed.commands.reproduce.estimate import estimate
 from sparsefed.commands.reproduce.exhibit import Exhibit
 from sparsefed.commands.reproduce.exhibit_charts import charts, together
 from sparsefed.commands.reproduce.grid import plan
-from sparsefed.commands.reproduce.run import outcome, run_exhibits
+from sparsefed.commands.reproduce.load import chosen
+from sparsefed.commands.reproduce.run import ExhibitResult, outcome, run_exhibits
+from sparsefed.commands.reproduce.training import FAR, REACHED, TrainingLength, Values, trainings
 from sparsefed.core.errors import ConfigError
 from sparsefed.reports.pictures import picture
 from sparsefed.sweeps.cells import cell as cell_of
@@ -228,6 +232,18 @@ def test_a_comparison_follows_the_stated_rule(own: list[float], other: list[floa
         assert found == (HOLDS if gap > by and gap > noise else NOT)
 
 
+def test_a_comparison_that_hangs_on_the_spread_of_few_seeds_says_so() -> None:
+    def text(own: list[float], other: list[float]) -> str:
+        rows = results(SparseFed=own, Clipping=other)
+        (judged,) = judge(tiny(), rows)
+        return judged.comparisons[0].text
+
+    assert text([0.1, 0.3], [0.9, 0.9]).endswith("(Clipping)")
+    assert text([0.1, 0.3], [0.35, 0.35]).endswith("by the spread of 2 seeds")
+    assert text([0.1, 0.3], [0.25, 0.25, 0.25]).endswith("within the spread of 2 seeds")
+    assert text([0.1, 0.3] * 3, [0.25] * 6).endswith("(Clipping)")
+
+
 def test_one_seed_never_holds() -> None:
     assert verdict(LOWER, results(SparseFed=[0.0], Clipping=[1.0])) == UNTESTED
     assert verdict(LOWER, results(SparseFed=[0.0, 0.0], Clipping=[1.0])) == UNTESTED
@@ -274,6 +290,98 @@ def test_trends_bounds_and_likeness() -> None:
     likeness = 'alike = { defense = "SparseFed" }\nwithin = '
     assert verdict(likeness + "0.41", rising) == HOLDS and verdict(likeness + "0.39", rising) == NOT
     assert verdict(likeness + "0.11", noisy) == NOT  # the means are close, the seeds are not
+
+
+def at(rounds: int, full: int, undertrained: bool = False) -> dict[Values, TrainingLength]:
+    names = ("Clipping", "SparseFed", "Nobody")
+    return {(("data", "One"), ("defense", name)): TrainingLength(undertrained, 2 * rounds < full) for name in names}
+
+
+@pytest.mark.parametrize(
+    ("claim", "own", "other", "rounds", "undertrained", "expected"),
+    [
+        (LOWER, 0.01, 0.05, 300, False, TOO_SHORT),  # no attack got anywhere, and they had an eighth of the rounds
+        (LOWER, 0.01, 0.05, 1200, False, HOLDS),  # in half of them it counts
+        (LOWER, 0.01, 0.5, 300, False, HOLDS),  # one did get somewhere, so the other was resisted
+        (LOWER, 0.01, 0.5, 300, True, TOO_SHORT),
+        (LOWER, 0.01, 0.5, 2400, True, TOO_SHORT),
+        ("above = 0.5", 0.01, 0.05, 300, False, TOO_SHORT),
+        ("below = 0.5", 0.01, 0.05, 300, False, TOO_SHORT),
+        ("below = 0.5", 0.2, 0.3, 300, False, HOLDS),
+        ('rises = "defense"', 0.05, 0.01, 300, False, TOO_SHORT),
+        ('rises = "defense"', 0.3, 0.01, 300, False, HOLDS),
+    ],
+)
+def test_undertrained_is_too_short_to_tell(
+    claim: str, own: float, other: float, rounds: int, undertrained: bool, expected: str
+) -> None:
+    exhibit = tiny('lower = { defense = "SparseFed" }\nat = { defense = ["SparseFed", "Clipping"] }', claim)
+    rows = results(Clipping=[other, other], SparseFed=[own, own])
+    (judged,) = judge(exhibit, rows, (), at(rounds, 2400, undertrained))
+    assert judged.verdict == expected
+    one_seed = [each for each in rows if each["seed"] == 0]
+    (judged,) = judge(exhibit, one_seed, (), at(rounds, 2400, undertrained))
+    assert judged.verdict == UNTESTED
+
+
+def test_claims_about_other_metrics_need_a_trained_model_only() -> None:
+    exhibit = tiny('metric = "attack_mean"\nlower', 'metric = "l1"\nlower')
+    rows = [row(name, seed, l1=x) for name, x in (("SparseFed", 0.01), ("Clipping", 0.02)) for seed in (0, 1)]
+    assert [judge(exhibit, rows, (), at(300, 2400, bad))[0].verdict for bad in (False, True)] == [HOLDS, TOO_SHORT]
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "rounds", "expected"),
+    [
+        ({"unattacked": 0.42, "test_max": 0.3}, 400, TrainingLength(True, True)),
+        ({"unattacked": 0.70, "test_max": 0.3}, 400, TrainingLength(False, True)),
+        ({"test_max": 0.70}, 1200, TrainingLength(False, False)),  # attacked later, but it was well trained
+        ({"test_max": 0.60}, 2400, TrainingLength(True, False)),
+        ({}, 2400, TrainingLength(False, False)),
+    ],
+)
+def test_how_far_a_training_got(accuracies: dict[str, float], rounds: int, expected: TrainingLength) -> None:
+    text = TINY.replace('base = "fmnist/cross-device"', 'base = "cifar10/cross-device"')
+    text = text.replace("set.rounds = 24", f"set.rounds = {rounds}")
+    text = text.replace('set.data = { name = "sparsefed.commands.reproduce.tiny:IMAGES", devices = 40 }', "")
+    one = plan(reading.parse("tiny", text), "smoke")
+    found = trainings(one, [row("Clipping", 0, **accuracies)])
+    assert set(found.values()) == {expected} and REACHED["cifar10"] - FAR > 0.65
+
+
+ORDER = 'order = "defense"\nby = 0.05'
+THEIRS = """
+{"rows": [
+  {"cell": {"defense": "Clipping"}, "metric": "attack_mean", "value": 0.6, "spread": 0.05, "as_printed": "60 ± 5"},
+  {"cell": {"defense": "SparseFed"}, "metric": "attack_mean", "value": 0.2, "as_printed": "20"},
+  {"cell": {"defense": "Nobody"}, "metric": "attack_mean", "value": 0.21, "as_printed": "21"}]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("claim", "groups", "expected"),
+    [
+        ("near = 2", {"Clipping": [0.52, 0.68]}, HOLDS),
+        ("near = 2", {"Clipping": [0.45, 0.47]}, NOT),
+        ("near = 2", {"Clipping": [0.6]}, UNTESTED),
+        ("near = 2\nwithin = 0.03", {"Clipping": [0.6, 0.6], "SparseFed": [0.22, 0.22]}, HOLDS),
+        ("near = 2\nwithin = 0.03", {"Clipping": [0.6, 0.6], "SparseFed": [0.24, 0.24]}, PART),
+        (
+            'order = "defense"\nby = 0.05',
+            {"Clipping": [0.9, 0.9], "SparseFed": [0.8, 0.8], "Nobody": [0.1, 0.1]},
+            HOLDS,
+        ),
+        (ORDER, {"Clipping": [0.5, 0.5], "SparseFed": [0.8, 0.8], "Nobody": [0.1, 0.1]}, PART),
+        (ORDER, {"Clipping": [0.1, 0.9], "SparseFed": [0.4, 0.5]}, NOT),  # within the spread
+        (ORDER, {"SparseFed": [0.8, 0.8], "Nobody": [0.1, 0.1]}, UNTESTED),  # theirs are level
+    ],
+)
+def test_printed_numbers_are_met_by_interval_and_by_order(
+    claim: str, groups: dict[str, list[float]], expected: str
+) -> None:
+    exhibit = tiny('lower = { defense = "SparseFed" }\nat = { defense = ["SparseFed", "Clipping"] }', claim)
+    (judged,) = judge(exhibit, results(**groups), paper=reading.parse_paper(exhibit, THEIRS))
+    assert judged.verdict == expected, judged
 
 
 # --- ensembles -------------------------------------------------------------------------------------------------------
@@ -380,9 +488,27 @@ def test_a_heat_map_tells_what_the_paper_has_and_who_did_not_converge(tmp_path: 
     whole = together(charts(exhibit, rows, found.paper))
     assert whole is not None
     svg = picture(whole, "svg").decode()
-    assert "85.0%" in svg and ">paper 100.0%<" in svg and "15.0% (did not converge)" in svg
+    assert "85.0%" in svg and ">paper 100.0%<" in svg and "15.0% (not learned)" in svg
 
 
+def test_numbers_of_generated_data_are_not_set_beside_the_papers(tmp_path: Path) -> None:
+    found = replace(shown(tiny(), tmp_path), ran=0)
+    text = found.to_html()
+    assert (
+        "generated data" in text
+        and "Of 1 claim" not in text
+        and "paper" not in " ".join(column.title for column in columns(found))
+    )
+    assert "Nothing was run" in text and "Nothing was run" not in replace(found, ran=3).to_html()
+
+
+@pytest.fixture
+def as_if_real(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The generated data count as the paper's."""
+    monkeypatch.setattr(ExhibitResult, "generated", False)
+
+
+@pytest.mark.usefixtures("as_if_real")
 def test_a_page_tells_verdicts_numbers_and_what_was_scaled(tmp_path: Path) -> None:
     found = shown(tiny(), tmp_path)
     text = found.to_html()
@@ -403,6 +529,28 @@ def test_a_page_tells_verdicts_numbers_and_what_was_scaled(tmp_path: Path) -> No
     assert all(path.stat().st_size > 3000 for path in written)
 
 
+def test_a_verdict_in_part_says_in_how_many() -> None:
+    compared = [ClaimComparison(holds, "x") for holds in (True, False, False, None, False)]
+    (claim,) = tiny().claims
+    assert verdict_text(Judged(claim, PART, tuple(compared))) == "holds in 1 of 5"
+    assert verdict_text(Judged(claim, HOLDS, tuple(compared))) == HOLDS
+
+
+def test_places_in_the_paper_are_names() -> None:
+    assert chosen(["table-2"]) == ["attack-accuracy"] and chosen(["Figure 2c"]) == ["k-cross-device"]
+    assert chosen(["noise", "table-2", "noise"]) == ["noise", "attack-accuracy"] and chosen(["nothing"]) == ["nothing"]
+
+
+def test_what_is_missing_is_estimated_before_it_starts(tmp_path: Path) -> None:
+    there = estimate(["attack-accuracy"], "laptop", Path(__file__).parents[2] / "results", 2)
+    assert (there.runs, there.rounds) == (0, 0)
+    none, paper = (estimate(["attack-accuracy"], scale, tmp_path, 2) for scale in ("laptop", "paper"))
+    assert none.runs > 40 and none.seconds == pytest.approx(49 * 60)
+    assert paper.seconds > 7 * 86400, "weeks"
+    assert estimate(["attack-accuracy"], "laptop", tmp_path, 4).seconds == pytest.approx(none.seconds / 2)
+
+
+@pytest.mark.usefixtures("as_if_real")
 def test_the_paper_stands_beside_ours(tmp_path: Path) -> None:
     found = shown(tiny(), tmp_path)
     heads = [column.title for column in columns(found)]
@@ -429,3 +577,20 @@ def test_tiny_data_can_be_learned(data: dict[str, Any], model: dict[str, Any], l
     experiment = configs.build(configs.parse({"rounds": 12, "data": data, "model": model, "train": train}))
     *_, last = experiment.reports(experiment.begin())
     assert last.metrics["test_accuracy"] >= least
+
+
+# --- the list --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_the_list_tells_what_this_processor_needs(fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A processor without bfloat16 takes longer by a measured factor, but not where float32 is asked for."""
+    monkeypatch.setattr(document, "has_bfloat16", lambda: fast)
+    monkeypatch.setattr(document, "names", lambda: ["stealth", "external-e5", "combinatorial-bounds"])
+    table = document.listing()
+    lines = {line[0].text: [cell.text for cell in line[3:]] for line in table.rows}
+    minutes = reading.load("stealth").scales["laptop"].est_minutes or 0
+    assert lines["stealth"][0] == f"about {minutes * (1 if fast else document.IN_FLOAT32):.0f} min on 2 cores"
+    assert lines["external-e5"] == ["about 5 min on 2 cores", "not at this scale"]
+    assert lines["combinatorial-bounds"] == ["a formula"] * 2
+    assert ("no bfloat16" in table.caption) == (not fast)

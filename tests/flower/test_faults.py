@@ -149,6 +149,28 @@ def test_a_reply_that_cannot_be_decoded_is_refused() -> None:
     assert same(state_of(strategy.session.server), without(config, LIARS))
 
 
+@pytest.mark.parametrize("errors", [2, 100])
+def test_an_error_of_the_superlink_is_given_time_to_go_away(errors: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    import httpx
+
+    monkeypatch.setattr("sparsefed.flower.transport.PAUSES", (0.001, 0.001, 0.001))
+    config, left = configs.parse(table("sparsefed")), [errors]
+
+    class Locked(LocalGrid):
+        def pull_messages(self, message_ids: Any) -> Any:
+            left[0] -= 1
+            if left[0] >= 0:
+                raise httpx.ReadError("database is locked")
+            return super().pull_messages(message_ids)
+
+    if errors == 100:
+        with pytest.raises(RunError, match=r"cannot be reached .database is locked.; start it and run this again"):
+            run(config, Locked(NODES, client_app(config)))
+        return
+    strategy = run(config, Locked(NODES, client_app(config)))
+    assert same(state_of(strategy.session.server), without(config, ()))
+
+
 # --- waiting ---------------------------------------------------------------------------------------------------------
 
 
@@ -175,7 +197,7 @@ def test_a_round_without_a_quorum_is_repeated_and_then_the_run_ends_with_a_check
 def test_too_few_nodes_end_the_run_with_a_sentence() -> None:
     config = configs.parse(table("sparsefed"))
     grid = LocalGrid(NODES[:3], client_app(config))
-    with pytest.raises(RunError, match=r"round 1 needs 12 nodes, but only 3 were connected after 0.05 s; start more"):
+    with pytest.raises(RunError, match=r"round 1 needs more nodes: 3 of 12 were connected after 0.05 s; start more"):
         run(config, grid, patience=0.05, poll=0.001)
 
 

@@ -78,15 +78,31 @@ def test_a_run_is_not_written_over_unless_asked(sparsefed: Nursery, config: Path
     here = config.parent
     sparsefed.run("run", config, cwd=here).fine()
     before = (here / "runs/mine/metrics.jsonl").read_bytes()
-    sentence = sparsefed.run("run", config, "--set", "seed=4", cwd=here).refused()
+    sentence = sparsefed.run("run", config, cwd=here).refused()
     assert all(word in sentence for word in ("runs/mine", "sparsefed resume", "--out", "--overwrite"))
     assert (here / "runs/mine/metrics.jsonl").read_bytes() == before
     sparsefed.run("run", config, "--set", "seed=4", "--out", here / "deep/er", cwd=here).fine()
     other = (here / "deep/er/metrics.jsonl").read_bytes()
-    sparsefed.run("run", config, "--set", "seed=4", "--overwrite", cwd=here).fine()
+    config.write_text(CONFIG.replace("seed = 3", "seed = 4"))
+    sparsefed.run("run", config, "--overwrite", cwd=here).fine()
     assert (here / "runs/mine/metrics.jsonl").read_bytes() != before
     assert without_seconds(here / "runs/mine") == without_seconds(here / "deep/er")
     assert (here / "deep/er/metrics.jsonl").read_bytes() == other
+
+
+def test_runs_of_other_configs_go_into_other_folders(sparsefed: Nursery, config: Path) -> None:
+    here = config.parent
+    sparsefed.run("run", config, "--set", "rounds=2", cwd=here).fine()
+    sparsefed.run("run", config, "--set", "rounds=2", "--set", "k=10,20", "--seeds", "2", cwd=here).fine()
+    made = {path.name for path in (here / "runs").iterdir()}
+    several = {f"mine-rounds=2-k={k}-seed={seed}" for k in (10, 20) for seed in (3, 4)}
+    assert made == {"mine-rounds=2", *several, "mine-runs.html"}
+    config.write_text(CONFIG.replace("share = 0.1", "share = 0.2"))
+    again = sparsefed.run("run", config, "--set", "rounds=2", cwd=here)
+    again.fine()
+    (new,) = {path.name for path in (here / "runs").iterdir()} - made
+    assert new.startswith("mine-rounds=2-") and new in again.err and "another config" in again.err
+    assert "already holds a run" in sparsefed.run("run", config, "--set", "rounds=2", cwd=here).refused()
 
 
 def test_a_config_that_is_no_runs_is_never_written_over(sparsefed: Nursery, tmp_path: Path) -> None:
@@ -180,9 +196,14 @@ def test_list_has_every_entry_of_every_dict_and_every_key(sparsefed: Nursery) ->
     for kind, known in LISTED.items():
         assert [entry["name"] for entry in found[kind]] == list(known)
         assert all(entry["summary"] for entry in found[kind])
-        assert all(re.search(rf"│ {re.escape(name)} +│", text) for name in known)
+        assert all(re.search(rf"^  {re.escape(name)} +\S", text, re.M) for name in known)
     keys = {entry["name"]: entry for entry in found["config keys"]}
-    assert keys["train.lr"] == {"name": "train.lr", "type": "float", "default": 0.2}
+    assert keys["train.lr"] == {
+        "name": "train.lr",
+        "type": "float",
+        "default": 0.2,
+        "summary": "learning rate at its peak",
+    }
     assert keys["data.devices"]["default"] == 10_000
     assert {"rounds", "threat.share", "attack.name", "threat.knowledge", "model.name", "defense.name"} <= keys.keys()
 
@@ -309,7 +330,7 @@ def test_on_a_terminal_each_run_is_one_live_line(config: Path) -> None:
     assert len(live) > 6  # it moved
     heads = " ".join(lines[lines.index("What each run came to") :][2:6])
     assert all(word in heads for word in ("Test", "Attack", "mean", "max", "norm", "epoch"))
-    assert "wrote runs/mine/report.html" in text
+    assert "wrote runs/mine-rounds=40/report.html" in text
 
 
 OWN = '''
@@ -358,13 +379,17 @@ def test_things_of_ones_own_are_named_by_module_and_function(config: Path) -> No
     own = ["model.name=my_things:Net", "model.hidden=5", "attack.name=my_things:noise", "attack.size=2.5"]
     sets = [part for override in own for part in ("--set", override)]
     config.write_text(CONFIG[: CONFIG.index("[defense]")] + '[defense]\nname = "my_things:lazy"\nfactor = 0.25\n')
-    assert "is its folder on PYTHONPATH?" in installed("run", config, *sets, cwd=here).refused()
+    assert (
+        "put my_things.py beside the config, or its folder on PYTHONPATH"
+        in installed("run", config, *sets, cwd=here).refused()
+    )
     done = installed("run", config, *sets, cwd=here, env={"PYTHONPATH": str(here / "own")})
     done.fine()
     assert "round 12/12" in done.err
-    rows = without_seconds(here / "runs/mine")
+    (folder,) = (here / "runs").iterdir()
+    rows = without_seconds(folder)
     assert {round(row["attacker_norm"], 3) for row in rows if row["attackers"]} == {round(2.5 * 385**0.5, 3)}
-    assert json.loads((here / "runs/mine/manifest.json").read_text())["parameters"] == 385
+    assert json.loads((folder / "manifest.json").read_text())["parameters"] == 385
 
 
 @pytest.mark.slow
@@ -378,7 +403,8 @@ def test_ctrl_c_ends_the_installed_command_cleanly(config: Path) -> None:
         text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    metrics = config.parent / "runs/mine/metrics.jsonl"
+    name = "mine-rounds=100000-checkpoint_every=90000"
+    metrics = config.parent / "runs" / name / "metrics.jsonl"
     end = time.monotonic() + 60
     while time.monotonic() < end and not (metrics.exists() and metrics.read_text().count("\n") > 5):
         time.sleep(0.02)
@@ -386,5 +412,5 @@ def test_ctrl_c_ends_the_installed_command_cleanly(config: Path) -> None:
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert out == ""
-    assert err.endswith("Go on with: sparsefed resume runs/mine\n")
+    assert err.endswith(f"Go on with: sparsefed resume runs/{name}\n")
     assert (metrics.parent / "checkpoint.safetensors").exists()

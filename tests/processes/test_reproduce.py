@@ -32,6 +32,9 @@ def command(process_server: Server, tmp_path: Path) -> Nursery:
     return Nursery(process_server, tmp_path, **away)
 
 
+NOT_DRAWN = {"external-e1"}  # its measure is over the last five evaluations, and smoke has fewer
+
+
 @needs_exhibits
 @pytest.mark.slow
 @pytest.mark.parametrize("names", SHARES, ids="+".join)
@@ -48,8 +51,9 @@ def test_every_exhibit_runs_at_scale_smoke_in_minutes(command: Nursery, tmp_path
             assert told == {tuple(each.values.values()) for each in grid.combinations(exhibit, "smoke")}, name
         least = 100_000 if (tmp_path / "results" / f"{name}.smoke.svg").exists() else 5_000  # with or without a chart
         assert (tmp_path / "results" / f"{name}.smoke.html").stat().st_size > least, name
-        assert (exhibit.chart is None) or (tmp_path / "results" / f"{name}.smoke.png").exists(), name
-        assert all(claim.text in done.out for claim in exhibit.claims), name
+        drawn = exhibit.chart is not None and exhibit.name not in NOT_DRAWN
+        assert not drawn or (tmp_path / "results" / f"{name}.smoke.png").exists(), name
+        assert not any(claim.text in done.out for claim in exhibit.claims if exhibit.kind == "runs"), name
     assert done.cpu < MINUTES * 60 * CORES * len(names) / len(EXHIBITS)
 
 
@@ -85,7 +89,8 @@ def test_all_runs_every_exhibit_to_its_end_and_nothing_twice(tmp_path: Path, mon
     assert [row["cell"]["defense"] for row in rows["tiny"] if row["role"] == "result"] == [
         defense for defense in ("Clipping", "SparseFed", "Nobody") for _ in range(2)
     ]
-    assert "SparseFed has the lowest attack accuracy" in done.output and "no guarantee above 0.5 %" in done.output
+    assert "SparseFed has the lowest attack accuracy" not in done.output  # generated data decide nothing
+    assert "no guarantee above 0.5 %" in done.output
     assert {path.name for path in out.glob("*.smoke.*")} == {
         f"{name}.smoke.{kind}" for name in results for kind in ("jsonl", "html", "png", "svg")
     }

@@ -27,6 +27,7 @@ from sparsefed.core.errors import ConfigError, RunError
 from sparsefed.core.progress import AtWork, Progress
 from sparsefed.core.rng import rng
 from sparsefed.reports.progress_view import ProgressView
+from sparsefed.results import measures
 from sparsefed.runs.disk import is_locked
 from sparsefed.sweeps import ledger as results
 from sparsefed.sweeps import pool, runner
@@ -137,6 +138,43 @@ def test_a_line_written_before_its_twin_was_done_is_completed(copied: Path, monk
     monkeypatch.setattr(runner, "pool", _no_workers)
     run_plans([planned()], copied, jobs=1)
     assert read(copied) == before
+
+
+@pytest.mark.slow
+def test_a_partial_file_goes_on_elsewhere_without_running_what_it_has(undisturbed: Path, tmp_path: Path) -> None:
+    """On another machine, without run folders: a run meets its twin's line, and a line a twin that is run later."""
+    whole = results.read(undisturbed / "tiny.smoke.jsonl")
+    place = [(row["cell"]["defense"], row["role"], row["seed"]) for row in whole]
+    gone = {place.index(("Clipping", "result", 0)), place.index(("SparseFed", "twin", 1))}
+    alone = place.index(("SparseFed", "result", 1))
+    of_twin = measures.OF_TWINS["unattacked"]
+    bare = {name: value for name, value in whole[alone]["metrics"].items() if name not in of_twin}
+    partial = list(whole)
+    partial[alone] = {**whole[alone], "twins": ["plain"], "metrics": bare}
+    one = planned()
+    results.write(tmp_path, one, [row for i, row in enumerate(partial) if i not in gone])
+    assert results.missing(one, results.read(tmp_path / "tiny.smoke.jsonl")) == 2
+    assert not run_plans([one], tmp_path, jobs=2).failed
+    assert {path.name for path in (tmp_path / "cells").iterdir()} == {whole[i]["key"] for i in gone}
+    after = results.read(tmp_path / "tiny.smoke.jsonl")
+    assert results.missing(one, after) == 0
+    lost = {"l1", "l2", "class_lost_most"}
+    for i, (old, new) in enumerate(zip(whole, after, strict=True)):
+        without = lost if i == alone else {*lost, "l1_plain", "l2_plain"} if i in gone else set()
+        kept = {name: value for name, value in old["metrics"].items() if name not in without}
+        assert new["metrics"] == pytest.approx(kept, abs=2e-6), place[i]
+        assert new["twins"] == old["twins"] and (i in (*gone, alone) or new == old)
+
+
+def test_lines_of_another_exhibit_serve_where_the_cells_are_equal(
+    copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "pool", _no_workers)
+    shutil.copy(copied / "tiny.smoke.jsonl", tmp_path)
+    fewer = TINY.replace('twins = ["unattacked", "plain"]', 'twins = ["unattacked"]')
+    for folder in (copied, tmp_path):  # with the run folders, and with the lines alone
+        run_plans([planned(fewer, "other")], folder, jobs=1)
+    assert (copied / "other.smoke.jsonl").read_bytes() == (tmp_path / "other.smoke.jsonl").read_bytes()
 
 
 def test_a_changed_config_is_another_cell(undisturbed: Path) -> None:
@@ -341,10 +379,10 @@ def test_a_cell_that_fails_does_not_stop_the_others(tmp_path: Path, monkeypatch:
     ]
     sentences = {row["cell"]["model"]: ledger.failed.get(row["key"], "") for row in rows}
     assert "SIGKILL" in sentences["deadly"] and "memory" in sentences["deadly"]
-    assert sentences["broken"].startswith("TypeError: a bug with")
+    assert "TypeError: a bug with" in sentences["broken"] and "exhibits_tiny.py, line" in sentences["broken"]
     assert "k is 100000" in sentences["too small"] and sentences["fine"] == ""
     texts = [path.read_text() for path in (tmp_path / "failed").iterdir()]
-    assert len(texts) == 6 and sum("Traceback" in text for text in texts) == 2
+    assert len(texts) == 6 and sum("exhibits_tiny.py, line" in text for text in texts) == 2
     problem = failures(ledger, tmp_path)
     assert problem is not None and "6 cells failed" in str(problem) and "same command" in str(problem)
     assert sum("failed" in told for told in ended) == 6

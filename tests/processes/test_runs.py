@@ -149,7 +149,15 @@ def test_a_folder_of_an_earlier_version_goes_on(sparsefed: Nursery, tmp_path: Pa
     assert runs.load_config(today) == runs.load_config(OLD)
     told = {folder: manifest(folder) for folder in (resumed, today)}
     assert [(each["status"], each["round"], each["rounds"]) for each in told.values()] == [("finished", 6, 6)] * 2
-    assert told[resumed]["task"] == told[today]["task"] == manifest(OLD)["task"] | {"device": "cpu"}
+    assert (
+        told[resumed]["task"]
+        == told[today]["task"]
+        == manifest(OLD)["task"]
+        | {
+            "device": "cpu",
+            "chance_loss": told[today]["task"]["chance_loss"],
+        }
+    )
     ours, theirs = (runs.load_state(folder) for folder in (resumed, today))
     assert ours is not None and theirs is not None and ours.round == theirs.round == 6
     assert ours.defense.keys() == theirs.defense.keys() == {"server.0.momentum", "server.0.memory"}

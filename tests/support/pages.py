@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+BOXES = Path(__file__).with_name("boxes.js").read_text(encoding="utf-8")  # finds texts that are cut off or hard to read
 BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars"),

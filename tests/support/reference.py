@@ -1213,3 +1213,28 @@ def selecting_k(
         if delta > omega:
             exact += Fraction(d, r)
     return k, turn
+
+
+# --- detection: whom a rule that selects devices rejects --------------------------------------------------------------
+
+
+def rejected_senders(weights: Sequence[float]) -> list[int]:
+    """Those that get nothing, or less than half of what each would get if all got the same."""
+    together = 0.0
+    for weight in weights:
+        together += weight
+    return [i for i, weight in enumerate(weights) if weight == 0 or 2 * len(weights) * weight < together]
+
+
+def detection_rates(rounds: Sequence[Sequence[tuple[bool, bool]]]) -> tuple[float | None, float | None]:
+    """The share of attackers, and of honest devices, that was rejected; a device is (attacks, was rejected)."""
+    rates: list[float | None] = []
+    for kind in (True, False):
+        devices = caught = 0
+        for cohort in rounds:
+            for attacks, was_rejected in cohort:
+                if attacks == kind:
+                    devices += 1
+                    caught += was_rejected
+        rates.append(caught / devices if devices else None)
+    return rates[0], rates[1]

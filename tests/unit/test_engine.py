@@ -20,8 +20,9 @@ from sparsefed.core.errors import ConfigError
 from sparsefed.core.task import load_flat, make_task
 from sparsefed.core.types import Batch
 from sparsefed.engines import fused, loop
-from sparsefed.engines.fused import _fused_block, _groups, prepare
-from sparsefed.engines.layers import _CONV2D, Call
+from sparsefed.engines.batched_pass import _groups, fused_block, prepare
+from sparsefed.engines.calls import Call
+from sparsefed.engines.layers import _CONV2D
 from sparsefed.models import MODELS, TEXT_MODELS, cnn
 from tests.support.cohorts import PLAIN, assert_same, by_client, cohort_of, seeded
 
@@ -367,8 +368,8 @@ def test_a_broken_device_spoils_no_other(bad: float) -> None:
     module = prepare(task, torch.float32)
     load_flat(task, module.module, task.initial())
     step = LocalStep(1.0, 0.0)
-    broken = _fused_block(task, module, task.initial(), np.arange(3), Batch(x, batch.y, batch.sizes), step)
-    whole = _fused_block(task, module, task.initial(), np.arange(3), batch, step)
+    broken = fused_block(task, module, task.initial(), np.arange(3), Batch(x, batch.y, batch.sizes), step)
+    whole = fused_block(task, module, task.initial(), np.arange(3), batch, step)
     norms, weights = broken.norms(), torch.tensor([0.5, 0.0, 2.0], dtype=torch.float64)
     assert not torch.isfinite(norms[1]) or norms[1] > 1e20
     torch.testing.assert_close(norms[[0, 2]], whole.norms()[[0, 2]])

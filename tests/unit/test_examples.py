@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -73,18 +74,30 @@ def test_the_python_of_the_readme_runs(tmp_path: Path) -> None:
     assert "attack_accuracy" in out and (tmp_path / "server.safetensors").exists()
 
 
-def test_the_notebook_was_executed_and_still_compiles() -> None:
-    cells = json.loads((ROOT / "examples" / "first_steps.ipynb").read_text(encoding="utf-8"))["cells"]
-    code = [cell for cell in cells if cell["cell_type"] == "code"]
+NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
+SMALLER = (("rounds=60", "rounds=4"), ("rounds=80", "rounds=16"), ("evaluate_every=20", "evaluate_every=2"))
+
+
+def cells(notebook: Path) -> list[dict[str, Any]]:
+    """The cells with code."""
+    every = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    return [cell for cell in every if cell["cell_type"] == "code"]
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_was_executed_and_still_compiles(notebook: Path) -> None:
+    code = cells(notebook)
     assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
     assert not any(output["output_type"] == "error" for cell in code for output in cell["outputs"])
     for cell in code:
-        compile("".join(cell["source"]), "first_steps.ipynb", "exec")
+        compile("".join(cell["source"]), notebook.name, "exec")
 
 
 @pytest.mark.slow
 @pytest.mark.process
-def test_the_code_of_the_notebook_runs(nursery: Nursery) -> None:
-    cells = json.loads((ROOT / "examples" / "first_steps.ipynb").read_text(encoding="utf-8"))["cells"]
-    code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
-    nursery.script(code.replace("rounds=60", "rounds=4").replace("evaluate_every=20", "evaluate_every=2"))
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_the_code_of_a_notebook_runs(nursery: Nursery, notebook: Path) -> None:
+    code = "\n".join("".join(cell["source"]) for cell in cells(notebook))
+    for usual, smaller in SMALLER:
+        code = code.replace(usual, smaller)
+    nursery.script(code)

@@ -14,10 +14,11 @@ LAYERS = (
     ("core", "kernels"),  # `core.round` reads blocks of rows; everything else in `kernels` stands above `core.types`
     ("defenses", "attacks", "data", "models", "engines", "theory", "schedules", "trust", "secure"),
     ("config", "runs", "trackers", "server"),
+    ("cluster",),
     ("simulation",),
     ("results",),
     ("reports",),
-    ("flower",),
+    ("flower", "nvflare"),
     ("sweeps",),
     ("commands",),
     ("cli",),

@@ -21,7 +21,16 @@ from sparsefed.core.errors import ConfigError, DataError
 from sparsefed.core.target import TARGETS
 from sparsefed.core.types import IGNORED
 from sparsefed.data.own import from_arrays, from_frame
-from sparsefed.data.scores import area_under_curve, balanced_accuracy, chance, measures, score_of
+from sparsefed.data.scores import (
+    area_under_curve,
+    balanced_accuracy,
+    chance,
+    class_share_loss,
+    f1,
+    measures,
+    rare_recall,
+    score_of,
+)
 from sparsefed.reports.run_report import report
 from sparsefed.results.measures import metrics
 from sparsefed.results.summary import summarise
@@ -166,7 +175,7 @@ def test_a_metric_of_ones_own_and_a_chosen_one() -> None:
     [
         ("values", "auc", "'auc' has no meaning for numbers to predict; use one of mean_squared_error"),
         ("classes", "mean_absolute_error", "no meaning for one class .* accuracy, balanced_accuracy, auc"),
-        ("binary", "f1", "unknown metric 'f1'.*balanced_accuracy"),
+        ("binary", "f2", "unknown metric 'f2'.*balanced_accuracy"),
     ],
 )
 def test_a_metric_without_meaning_is_refused(target: str, metric: str, words: str) -> None:
@@ -182,6 +191,59 @@ def test_chance_is_what_a_blind_model_gets() -> None:
     assert chance(classes, score_of(classes, "balanced_accuracy"), y) == 0.5
     row = summarise([{"round": 1, "test_accuracy": 0.99, "test_loss": 0.1}], {"chance": 0.97}, status="finished")
     assert row.converged, "where a class is frequent, half way to perfect counts"
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=2, max_size=30))
+def test_f1_and_recall_of_the_rarest_class_against_scikit_learn(pairs: list[tuple[int, int]]) -> None:
+    guess, y = (torch.tensor([pair[i] for pair in pairs]) for i in range(2))
+    labels, counts = np.unique(y, return_counts=True)
+    rarest = [label for label, count in zip(labels, counts, strict=True) if count == counts.min()][-1]
+    recall = truth.recall_score(y, guess, labels=[rarest], average="macro", zero_division=0)
+    assert rare_recall(guess, y) == pytest.approx(recall, abs=1e-12)
+    named = [1] if set(labels) <= {0, 1} else labels
+    expected = truth.f1_score(y, guess, labels=named, average="macro", zero_division=0)
+    assert f1(guess, y) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("metric", ["balanced_accuracy", "rare_recall", "f1", "auc"])
+def test_a_metric_for_rare_classes_is_what_runs_are_judged_by(metric: str) -> None:
+    run = trained(RARE, 2, "classes", metric=metric)
+    row = summarise(run.history, run.built.facts, status="finished")
+    assert row.test_accuracy == run.evaluate()[f"test_{metric}"] and row.converged
+    assert run.built.facts["score"] == f"test_{metric}"
+
+
+MAJORITIES = (0.5, 0.8, 0.95, 0.995)
+
+
+@pytest.mark.parametrize("share", MAJORITIES)
+@pytest.mark.parametrize("target", ["classes", "binary"])
+def test_learning_is_seen_however_frequent_a_class_is(share: float, target: str) -> None:
+    """A model that finds most of the rare class has learned; one that predicts the shares of the classes has not."""
+    y = np.zeros(4000, dtype=np.int64)
+    y[: round(4000 * (1 - share))] = 1
+    near = draw.standard_normal((4000, 2)) + 3.0 * y[:, None]
+    torch.default_generator.manual_seed(1)
+    outputs = 2 if target == "classes" else 1
+    record = from_arrays(near, y, target=target, normalise="train")
+    settings: dict[str, Any] = {"devices": 40, "cohort": 40, "evaluate_every": 60}
+    learned = Simulation(nn.Linear(2, outputs), record, rounds=60, schedule=1.0, **settings).run()
+    row = summarise(learned.history, learned.built.facts, status="finished")
+    assert row.converged, (row, learned.built.facts)
+    blind = from_arrays(np.zeros_like(near), y, target=target)
+    ignorant = Simulation(nn.Linear(2, outputs), blind, rounds=60, schedule=1.0, **settings).run()
+    row = summarise(ignorant.history, ignorant.built.facts, status="finished")
+    assert not row.converged and row.by_chance, (row, ignorant.built.facts)
+    worst = [{**learned.history[-1], "test_loss": 9.0, "test_accuracy": share, "test_auc": 0.5}]
+    assert not summarise(worst, learned.built.facts, status="finished").converged
+
+
+def test_the_loss_of_the_class_shares_is_their_entropy() -> None:
+    y = torch.tensor([0, 0, 0, 1])
+    best = min(float(F.cross_entropy(torch.tensor([[0.0, b / 100]]).expand(4, 2), y)) for b in range(-300, 300))
+    assert class_share_loss(TARGETS["classes"], y) == pytest.approx(best, abs=1e-4)
+    assert class_share_loss(TARGETS["labels"], torch.tensor([[0, 1], [1, IGNORED]])) == pytest.approx(math.log(2) / 2)
+    assert class_share_loss(TARGETS["values"], torch.ones(3)) is None
 
 
 def test_a_config_without_a_metric_is_written_as_before() -> None:

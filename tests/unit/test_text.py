@@ -413,6 +413,15 @@ def test_a_run_on_text_learns_more_than_how_frequent_words_are(model: dict[str, 
     assert found["test_accuracy"] > 0.3
 
 
+def test_a_run_on_text_may_be_judged_by_its_perplexity() -> None:
+    experiment = built(train={**RUN["train"], "metric": "perplexity"})
+    found, y = ended(experiment), data.load(TINY).y_test
+    tokens_seen = y[y != IGNORED]
+    shares = np.bincount(tokens_seen)[np.unique(tokens_seen)] / len(tokens_seen)
+    assert found["test_explained"] == pytest.approx(1 - found["test_loss"] / -float(shares @ np.log(shares)))
+    assert experiment.facts["score"] == "test_explained" and experiment.facts["chance"] == 0
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "model", [RUN["model"], {"name": "transformer", "width": 8, "heads": 2}], ids=lambda m: m["name"]

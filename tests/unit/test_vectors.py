@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,10 +17,11 @@ from hypothesis import strategies as st
 
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.rng import rng
+from sparsefed.defenses import aggregate
 from sparsefed.kernels import RowsBlock, ScaledBlock, accumulate_topk, as_blocks, topk_indices, topk_mask
 from sparsefed.kernels import vector_kernels as kernels
 from sparsefed.kernels.error_feedback import accumulate_topk_torch
-from sparsefed.kernels.topk import topk_indices_torch
+from sparsefed.kernels.topk import coordinates, require_k, topk_indices_torch
 from tests.support import reference
 
 FEW_VALUES = st.sampled_from([0.0, -0.0, 1.0, -1.0, 1.0000001, 2.0, -2.0, 1e-45, -3e38, math.inf, -math.inf])
@@ -170,3 +172,25 @@ def test_blocks_of_any_array_are_its_rows(block_size: int) -> None:
 def test_what_float32_cannot_hold_becomes_infinite() -> None:
     (block,) = as_blocks(np.array([[1e300, 0.0], [1.0, 1.0]]), 2)
     assert block.norms().isfinite().tolist() == [False, True]
+
+
+@given(st.integers(1, 10**7), st.integers(1, 1000))
+def test_a_share_of_the_coordinates_is_rounded_up_and_fits(d: int, tenths: int) -> None:
+    k = coordinates(f"{tenths / 10:g}%", d)
+    assert k == -(-tenths * d // 1000) and 1 <= k <= d
+    assert coordinates(k, d) == k
+
+
+@pytest.mark.parametrize("text", ["1", "0%", "101%", "-1%", "1e1%", "one%", "%", "", "nan%", "1 per", "9" * 50 + "%"])
+def test_a_text_that_is_no_share_is_one_sentence(text: str) -> None:
+    with pytest.raises(ConfigError, match='"1%"') as raised:
+        require_k(text, "one is needed")
+    assert len(str(raised.value)) < 200
+
+
+@pytest.mark.parametrize("name", ["sparsefed", "fetchsgd", "local_topk"])
+def test_a_share_gives_the_bits_of_the_number(name: str) -> None:
+    updates = torch.from_numpy(rng(0, "share").standard_normal((6, 250)).astype(np.float32))
+    more: dict[str, Any] = {"rows": 3, "columns": 400} if name == "fetchsgd" else {}
+    one, other = (aggregate(name, updates, k=k, clip_norm=1.0, **more) for k in ("2%", 5))
+    assert torch.equal(torch.as_tensor(one), torch.as_tensor(other))

@@ -2,7 +2,7 @@
 
 Where an example has several labels, the target is one of them: it is wanted set, and success is measured on it alone.
 
-    patch   a bright square in the bottom right corner (Gu et al. 2017, BadNets)
+    patch   a bright square in a corner, usually bottom right (Gu et al. 2017, BadNets)
     bars    four short bright bars in the top left corner, which attackers can share out (Xie et al. 2020, DBA)
     edge    the least typical examples of a class, as they are (Wang et al. 2020, Attack of the Tails)
 
@@ -12,7 +12,7 @@ itself, and `parts` splits any of them. This file knows images as stored, uint8 
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal, get_args
 
 import numpy as np
 import torch
@@ -20,11 +20,12 @@ from torch import Tensor
 
 from sparsefed.attacks.goal_types import Goal, Scene, Stamp, carries, counted, goal, meant_for, renamed
 from sparsefed.attacks.label_goals import Source, Target, one_label
-from sparsefed.core.errors import ConfigError
+from sparsefed.core.errors import ConfigError, unknown
 from sparsefed.core.rng import rng
 
 WHITE = 255
 Points = Annotated[int, "stamped training examples that the attackers may train with"]
+Corner = Literal["bottom right", "top left"]
 Into = Annotated[int, "the class that whatever carries the trigger should be called"]
 
 
@@ -36,16 +37,20 @@ def patch(
     target: Into = 0,
     size: Annotated[int, "side of the square, in pixels"] = 3,
     points: Points = 500,
+    corner: Annotated[Corner, "of the image, where the square is"] = "bottom right",
 ) -> Goal:
-    """Any image that carries a white square in the bottom right corner, called the target class."""
+    """Any image that carries a white square in one of its corners, called the target class."""
     height, width = _picture(scene)
     if not 1 <= size <= min(height, width):
         raise ConfigError(
             f"a square of size = {size} does not fit into images of {height} x {width} pixels; "
             f"use 1 to {min(height, width)}"
         )
+    if corner not in get_args(Corner):
+        raise ConfigError(unknown("corner", corner, get_args(Corner)))
     mask = torch.zeros(height, width, 1, dtype=torch.bool)
-    mask[-size:, -size:] = True
+    side = slice(-size, None) if corner == "bottom right" else slice(size)
+    mask[side, side] = True
     return _triggered(scene, mask, target, points)
 
 

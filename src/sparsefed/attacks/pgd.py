@@ -7,11 +7,14 @@ The attackers of a round compute this once and all send the same `theta - M_E`.
 
 *Departures.* The paper's box adds the clipped difference with the wrong sign; the paper says "perimeter" but clips;
 here `to_budget` (the authors' code of August 2021) stretches the result to exactly the norm that the server
-enforces. Where it enforces none, nothing is projected and the boost alone makes the update large.
+enforces. Where it enforces none, nothing is projected and the boost alone makes the update large. Where it enforces L
+times the learning rate, the authors' code projects every step to L and stretches the result to L times the rate: that
+is `radius` = L, another direction than steps that stay within what is enforced.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Annotated
 
 from torch import Tensor
@@ -38,8 +41,11 @@ def pgd(
     step: Annotated[float, "eta, the length of a step"] = 0.02,
     boost: Annotated[float, "factor on the attacker's loss"] = 20.0,
     to_budget: Annotated[bool, "stretch the update to exactly the norm that the server enforces"] = True,
+    radius: Annotated[float | None, "to which every step is projected; by default the norm that is enforced"] = None,
 ) -> Attack:
     """Colluding PGD on the points and labels of the goal, within the norm that the server enforces."""
+    if radius is not None and not (to_budget and 0 < radius < math.inf):
+        raise ConfigError(f"pgd: radius is {radius}; it must be positive and finite, and to_budget true")
     if epochs < 1 or batch < 1 or step <= 0 or boost <= 0:
         raise ConfigError(
             f"pgd: epochs = {epochs}, batch = {batch}, step = {step}, boost = {boost}; all must be positive"
@@ -52,7 +58,7 @@ def pgd(
             drawn = rng(knowledge.seed, "pgd batch", knowledge.round, epoch).choice(len(goal.y), batch, False)
             x, y = goal.x[drawn], goal.y[drawn]
             gradient = knowledge.gradient(knowledge.theta - update, x, y)
-            update = project(update + step * boost * gradient, knowledge.budget)
+            update = project(update + step * boost * gradient, radius or knowledge.budget)
         return rescale(update, knowledge.budget) if to_budget else update
 
     return Attack(craft)

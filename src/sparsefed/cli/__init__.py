@@ -1,7 +1,7 @@
 """The command line: parse -> config -> build -> loop. Holds no logic; errors a user can fix are one sentence.
 
-Exit codes: 0 done; 2 a command, config, run folder or data set that must be fixed first; 130 interrupted (Ctrl-C or
-SIGTERM) after saving.
+Exit codes: 0 done; 1 an audit that is not as required (`audit --require held`); 2 a command, config, run folder or data
+set that must be fixed first; 130 interrupted (Ctrl-C or SIGTERM) after saving.
 """
 
 from __future__ import annotations
@@ -17,20 +17,24 @@ from sparsefed.cli.analyses import audit, certify, choose_k, demo, reproduce, tu
 from sparsefed.cli.app import app, errors
 from sparsefed.cli.deployment import deploy, watch
 from sparsefed.cli.doctor import doctor
-from sparsefed.cli.listing import list_
+from sparsefed.cli.listing import init, list_
 from sparsefed.cli.runs import report, resume, run
+from sparsefed.cli.sweep import sweep
 from sparsefed.core.errors import SparseFedError
 from sparsefed.core.malloc import keep_freed_memory
 
 __all__ = ["app", "main"]
 
+DEBUG = "--debug"
 COMMANDS = (
     demo,
+    init,
     audit,
     run,
     resume,
     report,
     watch,
+    sweep,
     tune,
     choose_k,
     certify,
@@ -50,14 +54,26 @@ def main() -> None:
     )
     _say_what_is_compiled()
     keep_freed_memory()
+    debug = DEBUG in sys.argv[1:]
+    sys.argv[1:] = [part for part in sys.argv[1:] if part != DEBUG]  # wherever it stands
     try:
         app()
-    except SparseFedError as error:
-        _fail(str(error))
-    except OSError as error:
-        if error.filename is None:
+    except Exception as error:
+        if debug:
             raise
-        _fail(f"{error.filename}: {error.strerror}; check that the path is right and may be used")
+        _fail(_sentence(error))
+
+
+def _sentence(error: Exception) -> str:
+    """Return what happened in one sentence: ours where there is one, else where in whose code it happened."""
+    if isinstance(error, SparseFedError):
+        return str(error)
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}; check that the path is right and may be used"
+    from sparsefed.config.foreign import located, users_frame
+
+    theirs = "mend that line" if users_frame(error) else "this is a mistake of SparseFed's: please report it"
+    return f"{located(error)}; {theirs}, and {DEBUG} shows the traceback"
 
 
 def _say_what_is_compiled() -> None:

@@ -6,11 +6,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import typer
 from rich.markup import escape
 
 from sparsefed.cli.app import (
     AsJson,
     ConfigFile,
+    OnCluster,
     Overrides,
     Trust,
     argument,
@@ -26,10 +28,15 @@ from sparsefed.cli.runs import train_unfinished
 
 if TYPE_CHECKING:
     from sparsefed.commands.audit import AuditResult
+    from sparsefed.config import Config
     from sparsefed.reports.result import Report
 
 Objective = StrEnum("Objective", ["both", "attack", "damage"])
 ScaleOption = StrEnum("ScaleOption", ["smoke", "laptop", "schedule", "paper"])
+Required = StrEnum("Required", {"held": "held", "in_part": "in-part"})
+ACCEPTED = {Required.held: ("held",), Required.in_part: ("held", "in part")}
+NOT_AS_REQUIRED = 1
+LONG = 86400.0  # seconds that nobody starts by mistake
 DemoOverrides = Annotated[
     list[str] | None, option("Change a value of the demo's config, e.g. --set rounds=60.", "KEY=VALUE", "--set")
 ]
@@ -60,13 +67,25 @@ def audit(
     config: ConfigFile,
     defenses: Annotated[str | None, option("Which to compare, or 'all'; by default ten.", "NAME,NAME")] = None,
     attacks: Annotated[str | None, option("Beside CONFIG's own; by default those that fit.", "NAME,NAME")] = None,
+    suite: Annotated[
+        str | None, option("A standard suite of attacks instead of CONFIG's; attackers know everything.", "v1")
+    ] = None,
     trials: Annotated[int, option("Variants of each attack that each defense meets.", "N")] = 3,
     seeds: Annotated[int, option("Seeds that the strongest of them is reported with.", "N")] = 2,
     tolerance: Annotated[
         float, option("Points of test accuracy that a defense may cost without attackers.", "X")
     ] = 2.0,
-    sensitivity: Annotated[bool, option("Also vary k and L.")] = True,
+    sensitivity: Annotated[bool, option("Also vary k and clip_norm.")] = True,
+    require: Annotated[
+        Required | None, option("Exit with 1 unless the recommended defense held, or held at least in part.")
+    ] = None,
+    time_budget: Annotated[str | None, option("Leave out what does not fit into this time, e.g. 30m.", "TIME")] = None,
+    dry_run: Annotated[bool, option("Say what would be run and how long it takes, and end.", name="--dry-run")] = False,
+    budget: Annotated[
+        int, option("Runs in which a defense is tuned if none holds by rule; 0: none is tuned.", "N")
+    ] = 300,
     jobs: Annotated[int | None, option("Runs at a time; by default one a core.", "N")] = None,
+    on: OnCluster = None,
     out: Annotated[Path | None, option("Where all of it goes; by default runs/NAME-audit.")] = None,
     set_: Overrides = None,
     _trust: Trust = False,
@@ -74,42 +93,61 @@ def audit(
     """Find the defense that holds for CONFIG's model and data, against the strongest attacks its threat model allows.
 
     Every defense meets CONFIG's attack and others with the same goal or none, N variants of each; the strongest is run
-    again with other seeds. Ends with a matrix of all pairs, a recommendation with its reasons and limits, a page,
-    audit.json and recommended.toml, which `sparsefed run` takes.
+    again with other seeds. If none holds with the parameters that follow from the task, a defense is tuned against
+    attackers who are tuned in return. Ends with a matrix of all pairs, a recommendation with its reasons and limits, a
+    page, audit.json and, if a defense held, recommended.toml, which `sparsefed run` takes. Names may be your own
+    (module:function), in a file beside CONFIG.
 
     Interrupted or killed, the same command goes on; finished runs are never repeated. A run that fails does not stop
     the others; then the exit code is 2, and the same command tries it again.
     """
     from sparsefed import config as configs
+    from sparsefed import trust
     from sparsefed.commands import audit as audits
+    from sparsefed.commands.audit.time_budget import estimate, fitted
 
+    if ":" in f"{defenses}{attacks}" and not trust.is_written_by_command(config):
+        trust.import_from(config.absolute().parent)
     chosen = configs.read(config, set_ or [])
     folder = out or Path("runs") / f"{chosen.name}-audit"
+    options = audits.AuditOptions(
+        chosen, defenses or "", attacks or "", trials, seeds, tolerance, sensitivity, budget, suite or ""
+    )
+    at_a_time = audits.checked_jobs(jobs, on)
+    if time_budget is not None:
+        options, words = fitted(options, at_a_time, time_budget, folder)
+        say(escape(words), errors)
+    if dry_run or not folder.exists():
+        expected = estimate(options, at_a_time)
+        say(escape(expected.sentence), console if dry_run else errors)
+    if dry_run:
+        say(f"Defenses: {escape(', '.join(expected.defenses))}.\nAttacks: {escape(', '.join(expected.attacks))}.")
+        return
     with progress_shown() as show:
-        result = audits.audit(
-            chosen,
-            folder=folder,
-            defenses=defenses or "",
-            attacks=attacks or "",
-            trials=trials,
-            seeds=seeds,
-            tolerance=tolerance,
-            sensitivity=sensitivity,
-            jobs=jobs,
-            on_progress=show,
-        )
-    _finish(result, folder)
+        result = audits.run_audit(options, folder, at_a_time, show, on)
+    _finish(result, folder, require)
 
 
-def _finish(result: AuditResult, folder: Path) -> None:
+def _finish(result: AuditResult, folder: Path, require: Required | None = None) -> None:
     show_and_save(result, folder)
     if result.problem is not None:
         raise result.problem
+    judgement = result.recommendation.judgement if result.recommendation else None
+    if require is not None and judgement not in ACCEPTED[require]:
+        say(f"Required: {require.value}. No defense did; exit code {NOT_AS_REQUIRED}.", errors)
+        raise typer.Exit(NOT_AS_REQUIRED)
 
 
 def tune(
     config: ConfigFile,
-    trials: Annotated[int, option("Trials in all, those of earlier calls included.", "N")],
+    trials: Annotated[
+        int | None,
+        option("Trials in all, those of earlier calls included; with --defense, variants of each attack.", "N"),
+    ] = None,
+    defense: Annotated[
+        bool, option("Instead, tune a defense against attackers who are tuned in return.", name="--defense")
+    ] = False,
+    budget: Annotated[int, option("Runs of --defense.", "N")] = 300,
     objective: Annotated[
         Objective | None,
         option(
@@ -141,21 +179,36 @@ def tune(
             "URL",
         ),
     ] = None,
+    on: OnCluster = None,
     out: Annotated[Path | None, option("The search's folder; by default runs/NAME-tune.")] = None,
     set_: Overrides = None,
     _trust: Trust = False,
 ) -> None:
-    """Search for the strongest attack on CONFIG's defense: every trial is a run with other attack parameters.
+    """Search for the strongest attack on CONFIG's defense; or, with --defense, for a defense that holds.
 
-    The first trial takes the parameters as they are in CONFIG, Optuna chooses the others, and hopeless trials are cut
-    short. The attackers' goal, number and knowledge stay as in CONFIG.
+    Every trial is a run with other attack parameters. The first takes those of CONFIG, Optuna chooses the others, and
+    hopeless trials are cut short. The attackers' goal, number and knowledge stay as in CONFIG.
 
     Ends with the trials that no other beats, strongest.toml, which `sparsefed run` takes, and a page with a chart of
     all trials. Interrupted or killed, the same command goes on; a larger --trials adds to what is there, and a smaller
     one shows it.
+
+    With --defense, rules and their parameters (k, clip_norm, f) and the attackers' variants are searched in turn until
+    neither side gains, within --budget runs; what is found is measured at other seeds, as `sparsefed audit` does.
     """
     from sparsefed import config as configs
     from sparsefed.commands import tune as tuning
+    from sparsefed.core.errors import ConfigError
+
+    if defense:
+        if objective or space or stealth is not None or seed is not None or storage:
+            raise ConfigError(
+                "--objective, --space, --stealth, --seed and --storage are about an attack, not --defense"
+            )
+        _tune_defense(configs.read(config, set_ or []), trials, budget, out)
+        return
+    if trials is None:
+        raise ConfigError("say how many trials: --trials 50; or --defense, to tune a defense instead")
 
     chosen = configs.read(config, set_ or [])
     folder = out or Path("runs") / f"{chosen.name}-tune"
@@ -169,9 +222,20 @@ def tune(
             stealth=stealth,
             seed=seed,
             storage=storage,
+            on=on,
             on_progress=show,
         )
     show_and_save(result, folder)
+
+
+def _tune_defense(config: Config, trials: int | None, budget: int, out: Path | None) -> None:
+    from sparsefed.commands import audit as audits
+
+    folder = out or Path("runs") / f"{config.name}-defense"
+    options = audits.AuditOptions(config, trials=trials or 3, sensitivity=False, budget=budget, tune_only=True)
+    with progress_shown() as show:
+        result = audits.run_audit(options, folder, None, show)
+    _finish(result, folder)
 
 
 def choose_k(
@@ -326,15 +390,21 @@ def _present(result: Report, page: Path | None, as_json: bool = False) -> None:
 
 
 def reproduce(
-    name: Annotated[list[str] | None, argument("NAME", "Tables and figures: see --list.")] = None,
+    name: Annotated[
+        list[str] | None,
+        argument("NAME", "As --list names them, or the paper: table-2."),
+    ] = None,
     scale: Annotated[
         ScaleOption,
         option("Seconds, at most an hour each, the paper's rounds with a narrower model, or all as printed."),
     ] = ScaleOption.laptop,
     out: Annotated[Path, option("Where results, pages and the cells' runs go.")] = Path("results"),
     jobs: Annotated[int | None, option("Cells at a time; by default one a core.", "N")] = None,
+    on: OnCluster = None,
     all_: Annotated[bool, option("Every table and figure.", name="--all")] = False,
     list_only: Annotated[bool, option("What there is, and nothing else.", name="--list")] = False,
+    dry_run: Annotated[bool, option("Say how many runs are missing and how long they take.", name="--dry-run")] = False,
+    yes: Annotated[bool, option("Start, though it takes more than a day.", name="--yes")] = False,
 ) -> None:
     """Run tables and figures of the paper, set our numbers beside the paper's, and judge its claims.
 
@@ -343,17 +413,27 @@ def reproduce(
     OUT/NAME.SCALE.jsonl, with a page and pictures beside them. A cell that fails does not stop the others; then the
     exit code is 2, and the same command tries it again.
     """
+    from sparsefed.commands.audit import checked_jobs
     from sparsefed.commands.reproduce import load as reading
     from sparsefed.commands.reproduce.document import listing, rules
+    from sparsefed.commands.reproduce.estimate import estimate
     from sparsefed.commands.reproduce.run import reproduce as reproduced
+    from sparsefed.core.errors import ConfigError
     from sparsefed.reports.to_terminal import rich_table
 
     if list_only or not (name or all_):
         console.print(rich_table(listing()))
         return
-    chosen = reading.names() if all_ else name or []
+    chosen = reading.names() if all_ else reading.chosen(name or [])
+    expected = estimate(chosen, scale.value, out, checked_jobs(jobs))
+    if expected.runs:
+        say(escape(expected.sentence), console if dry_run else errors)
+    if dry_run:
+        return
+    if expected.seconds > LONG and not yes:
+        raise ConfigError(f"{expected.sentence[:-1]}; --yes starts it, --scale laptop takes an hour each")
     with progress_shown() as show:
-        results = reproduced(chosen, scale=scale.value, folder=out, jobs=jobs, on_progress=show)
+        results = reproduced(chosen, scale=scale.value, folder=out, jobs=jobs, on=on, on_progress=show)
     for result in results:
         show_and_save(result, out)
     for rule in dict.fromkeys(rule for result in results for rule in rules(result)):

@@ -26,10 +26,11 @@ app = typer.Typer(
     help="""Can a handful of compromised devices poison a federated model, and what stops them?
 
 Start with `sparsefed demo`: the same model under attack, undefended and with three defenses. Then write a config
-(TOML) and `sparsefed run` it, or `sparsefed audit` it; `sparsefed list` shows every name a config can use,
-`sparsefed list bases` the paper's settings to start from (`base = "fmnist/cross-device"`).
+(`sparsefed init` makes one to start from) and `sparsefed run` it, or `sparsefed audit` it; `sparsefed list` shows every
+name a config can use, `sparsefed list bases` the paper's settings to start from (`base = "fmnist/cross-device"`).
 
-Exit codes: 0 done, 2 something to mend first (one sentence says what), 130 interrupted after saving.""",
+Exit codes: 0 done, 1 an audit that is not as required (`--require`), 2 something to mend first (one sentence says
+what), 130 interrupted after saving.""",
 )
 data_app = typer.Typer(no_args_is_help=True, help="Data sets: what there is, where it is, how to get it.")
 app.add_typer(data_app, name="data")
@@ -50,6 +51,24 @@ def option(help: str, metavar: str | None = None, name: str | None = None) -> An
     return typer.Option(*([name] if name else []), metavar=metavar, help=help)
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"sparsefed {version('sparsefed')}")
+        raise typer.Exit
+
+
+@app.callback()
+def every_command(
+    _version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+    _debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error, too.")] = False,
+) -> None:
+    """Accept the options that belong to no command."""
+
+
 ConfigFile = Annotated[Path, argument("CONFIG", "A config file in TOML.")]
 Overrides = Annotated[
     list[str] | None, option("Change a value of the config, e.g. --set defense.k=500.", "KEY=VALUE", "--set")
@@ -59,6 +78,9 @@ Trust = Annotated[
     typer.Option(
         "--trust", help="Import code (module:function) that a file written elsewhere names.", callback=trust.allow
     ),
+]
+OnCluster = Annotated[
+    str | None, option("Compute on the machines of a Ray cluster: ray, or ray:N for N workers.", "ray[:N]", "--on")
 ]
 AsJson = Annotated[bool, option("For programs.", name="--json")]
 

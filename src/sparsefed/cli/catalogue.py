@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from pydantic import BaseModel
 from rich.markup import escape
 from rich.table import Table
 from torch import nn
 
 from sparsefed import data
 from sparsefed.attacks import ATTACKS, NEEDS, Attacker, Need, attack_info
-from sparsefed.config import Config, parse
+from sparsefed.config import resolve
 from sparsefed.config import templates as bases
-from sparsefed.core.errors import ConfigError, unknown
+from sparsefed.config.reference import keys
+from sparsefed.core.errors import ConfigError, quoted
 from sparsefed.core.federation import SAMPLING
 from sparsefed.core.schedule import SCHEDULES
-from sparsefed.core.signatures import parameters, readable
+from sparsefed.core.signatures import parameters
 from sparsefed.core.task import make_task
 from sparsefed.data.augment import AUGMENTATIONS
 from sparsefed.data.partitions.partition import PARTITIONS
-from sparsefed.defenses import DEFENSES, PRE, PRESETS, CommonOptions, rule_info
+from sparsefed.defenses import DEFENSES, PRE, PRESETS, CommonOptions, RuleInfo, rule_info
 from sparsefed.engines import ENGINES
-from sparsefed.engines.fused import unknown_layers
+from sparsefed.engines.batched_pass import unknown_layers
 from sparsefed.models import MODELS, model_info
 from sparsefed.models.outline import outline
 
@@ -88,7 +89,9 @@ def catalogue() -> dict[str, list[Entry]]:
             for name, preset in PRESETS.items()
         ],
         "bases": [{"name": name, "summary": bases.summary(name)} for name in bases.names()],
-        "config keys": list(_keys(Config, parse({}))),
+        "config keys": [
+            {"name": key.name, "type": key.type, "default": key.default, "summary": key.about} for key in keys()
+        ],
     }
 
 
@@ -98,15 +101,46 @@ def narrowed(entries: Mapping[str, list[Entry]], what: str) -> dict[str, list[En
         return dict(entries)
     if what in entries:
         return {kind: entries[kind] for kind in (what, *ALSO.get(what, ())) if kind in entries}
+    if ":" in what:
+        return {"your own": [own_entry(what)]}
     matches = {kind: [entry for entry in listed if entry["name"] == what] for kind, listed in entries.items()}
     if not any(matches.values()):
         names = {entry["name"] for kind, listed in entries.items() if kind != "config keys" for entry in listed}
-        raise ConfigError(unknown("kind or name", what, [*entries, *sorted(names)]))
+        close = difflib.get_close_matches(what, [*entries, *sorted(names)], n=1)
+        hint = f" (did you mean '{close[0]}'?)" if close else ""
+        raise ConfigError(
+            f"unknown name {quoted(what)}{hint}; kinds are {', '.join(entries)}, and names stand under each"
+        )
     return {kind: listed for kind, listed in matches.items() if listed}
 
 
+def own_entry(name: str) -> Entry:
+    """Return the entry of a rule, an attack, a model or anything else of the user's, named as module:function."""
+    found = resolve("name", name, {})
+    info = getattr(found, "info", None)
+    if isinstance(info, RuleInfo):
+        return {**_entry(name, info.builder, usual=info.usual), "paper": info.paper, "needs": list(info.needs)}
+    if isinstance(info, Attacker):
+        return _attack(name, info)
+    if not callable(found):
+        return {"name": name, "summary": f"a {type(found).__name__}"}
+    return _entry(name, found)
+
+
+def catalogue_lines(entries: Mapping[str, list[Entry]]) -> Iterator[str]:
+    """Yield a heading for each kind, and one line for each of its names; markup is allowed."""
+    for kind, rows in entries.items():
+        where = f" ({KEYS[kind]})" if kind in KEYS else ""
+        yield f"\n[bold]{escape(kind + where)}[/bold]"
+        widest = max((len(row["name"]) for row in rows), default=0)
+        for row in rows:
+            default = row.get("default")
+            usual = "" if default in (None, "") else f" [dim]= {escape(str(default))}[/dim]"
+            yield f"  [bold]{escape(row['name']):{widest}}[/bold]  {escape(row['summary'])}{usual}"
+
+
 def catalogue_tables(entries: Mapping[str, list[Entry]]) -> Iterator[Table]:
-    """Yield one table for each kind."""
+    """Yield one table for each kind, with all there is to know."""
     for kind, rows in entries.items():
         where = f" ({KEYS[kind]})" if kind in KEYS else ""
         table = Table(title=kind + where, title_justify="left", title_style="bold", show_lines=kind in CAPTIONS)
@@ -118,18 +152,6 @@ def catalogue_tables(entries: Mapping[str, list[Entry]]) -> Iterator[Table]:
         for row in rows:
             table.add_row(*[_cell(row, column) for column in columns])
         yield table
-
-
-def _keys(table: type[BaseModel], usual: BaseModel | None, above: str = "") -> Iterator[Entry]:
-    """Yield every key of a table and of those in it, with its value in the default config."""
-    for name, field in table.model_fields.items():
-        value, types = getattr(usual, name, None), getattr(field.annotation, "__args__", (field.annotation,))
-        inner = next((each for each in types if isinstance(each, type) and issubclass(each, BaseModel)), None)
-        if inner is not None:
-            yield from _keys(inner, value, f"{above}{name}.")
-        else:
-            default = value if usual or field.is_required() else field.get_default()
-            yield {"name": above + name, "type": readable(field.annotation), "default": default}
 
 
 def _entry(name: str, builder: Callable[..., Any], skip: int = 0, usual: Mapping[str, Any] | None = None) -> Entry:

@@ -19,15 +19,42 @@ def list_(
     what: Annotated[str, argument("what", "A kind (defenses, attacks, models, ...) or a name (krum, cnn, ...).")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """List every name a config can use, with its parameters: what it is, whose it is, what it needs."""
-    from sparsefed.cli.catalogue import catalogue, catalogue_tables, narrowed
+    """List every name a config can use, a line each; with a name, its parameters, whose it is and what it needs.
 
-    entries = narrowed(catalogue(), what)
+    `module:function` describes one of your own, in the current folder or installed.
+    """
+    from sparsefed import trust
+    from sparsefed.cli.catalogue import catalogue, catalogue_lines, catalogue_tables, narrowed
+
+    if ":" in what:
+        trust.import_from(Path.cwd())
+    entries = catalogue()
+    wanted = narrowed(entries, what)
     if as_json:
-        print(json.dumps(entries, indent=2))
-        return
-    for table in catalogue_tables(entries):
-        console.print(table)
+        print(json.dumps(wanted, indent=2))
+    elif what in ("", *entries):
+        for line in catalogue_lines(wanted):
+            cut = console.is_terminal  # a line a name; programs and files get all of it
+            console.print(line, highlight=False, no_wrap=cut, overflow="ellipsis" if cut else "ignore", crop=cut)
+        say("\n[dim]`sparsefed list NAME` shows the parameters of one, and what it needs.[/dim]")
+    else:
+        for table in catalogue_tables(wanted):
+            console.print(table)
+
+
+def init(
+    file: Annotated[Path, argument("FILE", "Where to write it; my.toml by default.")] = Path("my.toml"),
+) -> None:
+    """Write a config to start from: a small task under attack that runs as it is, and every other key as a comment."""
+    from sparsefed.config.reference import commented
+    from sparsefed.core.errors import ConfigError
+    from sparsefed.runs import write_all
+
+    if file.exists():
+        raise ConfigError(f"{file} is there already; give another name, or move it away")
+    write_all({file: commented(str(file))})
+    wrote(file)
+    say(f"Next: [bold]sparsefed audit {escape(str(file))}[/bold]")
 
 
 DataSet = Annotated[str, argument("NAME", "The data set.")]

@@ -9,6 +9,7 @@ from typing import Any
 
 from sparsefed import config as configs
 from sparsefed import runs
+from sparsefed.cluster.engine import on_cluster
 from sparsefed.config import BuiltSimulation, Config
 from sparsefed.config.load import Described
 from sparsefed.core.progress import AtWork, OnProgress, Progress
@@ -34,10 +35,15 @@ def run_each(
     on_progress: OnProgress | None = None,
     on_start: OnStart | None = None,
     overwrite: bool = False,
+    on: str | None = None,
 ) -> None:
-    """Run configs one after the other, after all have been built, each into a folder to create or to continue."""
+    """Run configs one after the other, after all have been built, each into a folder to create or to continue.
+
+    With `on` ("ray"), updates are computed on a cluster.
+    """
     following = _Following(sum(config.rounds for config in wanted.values()), on_progress, on_start)
-    for folder, built in zip(wanted, configs.build_all([*wanted.values()]), strict=True):
+    builds = [on_cluster(built, on) for built in configs.build_all([*wanted.values()])]
+    for folder, built in zip(wanted, builds, strict=True):
         following.run(folder, built, create[folder], overwrite)
 
 

@@ -9,8 +9,9 @@ made. Wherever a name is accepted, `"my_package.my_module:my_function"` is too. 
 from __future__ import annotations
 
 from sparsefed.config.build import BuiltSimulation, build, build_all, deal
-from sparsefed.config.load import as_config, dump, is_live, load_without_k, of_run, parse, read, twins, value_of
+from sparsefed.config.load import as_config, dump, is_live, load_without_k, of_run, parse, read, twins
 from sparsefed.config.lookup import attacker, dataset, resolve, rule, score_title, takes_k, takes_weights
+from sparsefed.config.overrides import several, value_of
 from sparsefed.config.schema import Config, DataTable, Named
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "resolve",
     "rule",
     "score_title",
+    "several",
     "takes_k",
     "takes_weights",
     "twins",

@@ -16,23 +16,26 @@ from sparsefed import data
 from sparsefed.attacks import NEEDS, Attack, Goal, Scene, equip
 from sparsefed.attacks.registry import require_meaning
 from sparsefed.config import lookup as names
+from sparsefed.config.foreign import located, users_frame
+from sparsefed.config.probe import require_trainable
 from sparsefed.config.schema import Config, TrainTable
 from sparsefed.core.device import computed_on, describe, home, state_on
 from sparsefed.core.dtypes import computed_in
-from sparsefed.core.engine import LocalPlan, steps_taken
+from sparsefed.core.engine import Engine, LocalPlan, steps_taken
 from sparsefed.core.errors import ConfigError, quoted
 from sparsefed.core.federation import SAMPLING, Federation, federate, rounds_per_epoch
 from sparsefed.core.inputs import Prepare, as_tensors, image_normaliser, preparation, shape_of
 from sparsefed.core.rng import integer_seed, rng
 from sparsefed.core.round import Metrics, RoundReport, RoundSetup, ServerState, simulate, start
 from sparsefed.core.target import outputs_for, target_of
-from sparsefed.core.task import Task, differentiator, evaluator, make_task
+from sparsefed.core.task import Task, differentiator, draws, evaluator, make_task
 from sparsefed.core.types import Arrays, Batch, Defense, Partition
 from sparsefed.data.augment import AUGMENTATIONS
 from sparsefed.data.partitions.summary import packed, portrait
-from sparsefed.data.scores import Score, chance, measures, score_of
+from sparsefed.data.scores import Score, chance, class_share_loss, explained_perplexity, measures, score_of
 from sparsefed.defenses.data_weights import DEFAULT_CAP, data_weights
 from sparsefed.engines import ENGINES
+from sparsefed.engines.parts import in_parts
 from sparsefed.engines.transfer import at_home
 from sparsefed.models import MODELS, model_info
 from sparsefed.models.weights import with_weights
@@ -112,8 +115,7 @@ def build(
     arrays = load(names.dataset(config))
     dtype = computed_in(config.train.dtype, device)
     task = _task(config, arrays, device)
-    engine = names.resolve("engine", config.train.engine, ENGINES)(task, dtype, config.train.memory_mb * 2**20)
-    engine = at_home(engine, device)
+    engine = in_parts(whole_engine(config, task), config.train.block, draws(task.template))
     federation = _federation(config, arrays)
     defense = _defense(config, federation, task.d)
     goal, attack = _attack(config, arrays)
@@ -138,9 +140,17 @@ def build(
     )
     _require_memory(config, task, federation)
     score = score_of(task.target, *names.metric(config))
+    require_trainable(config.model.name, task, arrays, dtype)
     evaluate = _evaluation(task, arrays, dtype, goal, score)
     facts = {**_facts(config, arrays, federation, goal, score), "device": describe(device)}
     return BuiltSimulation(config, setup, task.initial(), evaluate, facts, task, config.rounds)
+
+
+def whole_engine(config: Config, task: Task) -> Engine:
+    """Return the engine of a config, before cohorts are cut into parts of `train.block` devices."""
+    dtype = computed_in(config.train.dtype, task.device)
+    engine = names.resolve("engine", config.train.engine, ENGINES)(task, dtype, config.train.memory_mb * 2**20)
+    return at_home(engine, task.device)
 
 
 def _require_memory(config: Config, task: Task, federation: Federation) -> None:
@@ -221,8 +231,9 @@ def _built(config: Config, shape: tuple[int, ...], classes: int) -> nn.Module:
     try:
         _require_buildable(config, shape, classes)
         module = names.model(config)(shape, classes, **model.params)
-    except (RuntimeError, ValueError, OverflowError, MemoryError, ConfigError) as error:
-        raise ConfigError(f"model {model.name} cannot be built with {quoted(model.params)}: {error}") from error
+    except Exception as error:  # the builder may be the user's, and raise anything
+        what = located(error) if users_frame(error) else str(error)
+        raise ConfigError(f"model {model.name} cannot be built with {quoted(model.params)}: {what}") from error
     if not isinstance(module, nn.Module):
         raise ConfigError(
             f"model '{model.name}' makes a thing of type {type(module).__name__}; it must return an nn.Module"
@@ -354,6 +365,8 @@ def _facts(config: Config, arrays: Arrays, federation: Federation, goal: Goal | 
         facts["classes"] = list(arrays.classes)
     if (level := chance(target, score, y)) is not None:
         facts["chance"] = level
+    if config.train.loss is None and (loss := class_share_loss(target, y)) is not None:
+        facts["chance_loss"] = loss
     if score.key != "test_accuracy":
         facts |= {"score": score.key, "score_title": score.title}
     dealt = portrait(federation.partition, arrays.y_train, len(arrays.classes), PORTRAYED)
@@ -381,6 +394,8 @@ def _evaluation(
         found = {"test_loss": test.loss, **measures(task.target, score, test.predictions, y, len(arrays.classes))}
         if arrays.is_text:
             found["test_perplexity"] = float(torch.tensor(test.loss, dtype=torch.float64).exp())
+        if score.name == "perplexity":
+            found[score.key] = explained_perplexity(test.loss, y)
         if goal is not None:
             outputs = evaluate(theta, goal.test_x, goal.test_y).predictions
             reached = task.target.predict(outputs) if outputs.is_floating_point() else outputs

@@ -14,6 +14,7 @@ from sparsefed import trust
 from sparsefed.config import templates as bases
 from sparsefed.config.live import PREFIX, live_names
 from sparsefed.config.lookup import check, check_without_k, example, takes_peak
+from sparsefed.config.overrides import apply
 from sparsefed.config.schema import MOST_ROUNDS, Config, Named
 from sparsefed.core.errors import ConfigError, quoted, unknown
 from sparsefed.core.schedule import epochs_in_rounds
@@ -50,13 +51,13 @@ class Described(Protocol):
 
 def read(path: Path, overrides: Sequence[str] = ()) -> Config:
     """Load a config file, with `key=value` overrides on top; an unnamed config takes the name of the file."""
-    return _called_like(path, parse(_table(path), overrides, str(path)))
+    return _called_like(path, parse(_table(path, overrides), overrides, str(path)))
 
 
 def load_without_k(subject: Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
     """Load a config file or table whose only problem may be a missing `defense.k`; raise any other error."""
     if isinstance(subject, Path):
-        return _called_like(subject, parse(_table(subject), overrides, str(subject), check_without_k))
+        return _called_like(subject, parse(_table(subject, overrides), overrides, str(subject), check_without_k))
     return parse(subject, overrides, rules=check_without_k)
 
 
@@ -70,11 +71,20 @@ def of_run(table: Mapping[str, Any], folder: Path, overrides: Sequence[str] = ()
     return parse(table, overrides, str(folder / "config.toml"))
 
 
-def _table(path: Path) -> dict[str, Any]:
+def _table(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     table = _toml(path)
     if trust.is_written_by_command(path):
         trust.require(table, path)
+    elif any(":" in override for override in overrides) or _names_code(table):
+        trust.import_from(path.absolute().parent)  # a module of the user's may lie beside the config
     return table
+
+
+def _names_code(table: Mapping[str, Any]) -> bool:
+    try:
+        return bool(trust.code_in(table))
+    except RecursionError:  # which will be refused
+        return False
 
 
 def _toml(path: Path) -> dict[str, Any]:
@@ -87,7 +97,7 @@ def _toml(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise ConfigError(f"there is no config file {path}; `sparsefed list` shows what a config can name") from None
     except UnicodeDecodeError:
-        raise ConfigError(f"{path} is not a config: it is not even text; give a TOML file") from None
+        raise ConfigError(f"{path} is not in UTF-8, as TOML files are; save it as UTF-8") from None
     except OSError as error:
         raise ConfigError(f"{path} cannot be read ({error.strerror}); give a config file in TOML") from None
     except RecursionError:
@@ -116,8 +126,7 @@ def parse(
     try:
         _require_modest(table)
         merged: dict[str, Any] = _copied(table)
-        for override in overrides:
-            _set(merged, override)
+        apply(merged, overrides)
         _require_modest(merged)
         config = _with_checksum(_timed(Config.model_validate(_on_its_base(merged))))
         rules(config)
@@ -220,28 +229,6 @@ def dump(config: Config) -> dict[str, Any]:
     return _without_none(config.model_dump(mode="json"))
 
 
-def _set(table: dict[str, Any], override: str) -> None:
-    key, equals, text = override.partition("=")
-    *path, last = (part.strip() for part in key.split("."))
-    if not equals or not all((*path, last)):
-        raise ConfigError(f"--set takes key=value, for instance --set defense.k=1000, but was given {quoted(override)}")
-    bases.replace(table, ".".join((*path, last)))
-    for part in path:
-        table = table.setdefault(part, {})
-        if not isinstance(table, dict):
-            raise ConfigError(f"--set {quoted(override)}: '{part}' is a value, not a table")
-    table[last] = value_of(text)
-
-
-def value_of(text: str) -> Any:
-    """Parse a value in TOML syntax; text that is not valid TOML is a string."""
-    try:
-        table = tomllib.loads(f"value = {text}")
-    except (ValueError, RecursionError):
-        return text.strip()
-    return table["value"] if len(table) == 1 else text.strip()
-
-
 _MUST_BE = {
     "int_type": "a whole number",
     "float_type": "a number",
@@ -271,7 +258,10 @@ def _sentence(problem: Any) -> str:
 def _valid_keys(path: Sequence[str]) -> Sequence[str]:
     model: Any = Config
     for part in path:
-        model = model.model_fields[part].annotation
+        annotation = model.model_fields[part].annotation
+        model = next(
+            (each for each in getattr(annotation, "__args__", ()) if hasattr(each, "model_fields")), annotation
+        )
     return list(model.model_fields)
 
 

@@ -6,6 +6,7 @@ import functools
 import importlib
 import math
 from collections.abc import Callable, Mapping
+from inspect import signature
 from typing import Any
 
 from torch import nn
@@ -14,7 +15,8 @@ from sparsefed import data
 from sparsefed.attacks import ATTACKS, Attacker, attack_info
 from sparsefed.attacks.registry import check_parameters
 from sparsefed.config import live
-from sparsefed.config.schema import Config, DataTable, Named, TrainTable
+from sparsefed.config.foreign import located
+from sparsefed.config.schema import Config, DataTable, ModelTable, Named, TrainTable
 from sparsefed.core.errors import ConfigError, unknown
 from sparsefed.core.federation import SAMPLING
 from sparsefed.core.schedule import SCHEDULES, Schedule, peak_share
@@ -26,7 +28,7 @@ from sparsefed.core.types import Arrays, Defense, Partition
 from sparsefed.data.augment import AUGMENTATIONS
 from sparsefed.data.partitions.partition import PARTITIONS
 from sparsefed.data.scores import TITLES, MetricFunction, score_of
-from sparsefed.defenses import DEFENSES, RuleInfo, assemble, rule_info
+from sparsefed.defenses import DEFENSES, CommonOptions, RuleInfo, assemble, rule_info
 from sparsefed.engines import ENGINES
 from sparsefed.models import MODELS
 from sparsefed.models.weights import StateDict, read_weights
@@ -44,9 +46,14 @@ def resolve(kind: str, name: str, known: Mapping[str, Any]) -> Any:
     if not colon:
         raise ConfigError(unknown(kind, name, known) + ', or one of your own as "module:function"')
     try:
-        return getattr(importlib.import_module(module), attribute)
+        found = importlib.import_module(module)
     except Exception as error:  # importing runs foreign code, which can raise anything
-        raise ConfigError(f"{kind} '{name}' cannot be imported ({error}); is its folder on PYTHONPATH?") from error
+        missing = isinstance(error, ModuleNotFoundError) and module.startswith(error.name or "")
+        cure = f"put {module}.py beside the config, or its folder on PYTHONPATH" if missing else "mend that module"
+        raise ConfigError(f"{kind} '{name}' cannot be imported ({located(error)}); {cure}") from error
+    if not hasattr(found, attribute):
+        raise ConfigError(f"{kind} '{name}': {unknown('name in the module', attribute, vars(found))}")
+    return getattr(found, attribute)
 
 
 def function(kind: str, name: str, known: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
@@ -96,6 +103,21 @@ def check_without_k(config: Config) -> None:
             check(config.model_copy(update={"defense": smallest}))
         except ConfigError:
             raise error from None
+
+
+def takes(kind: str, name: str) -> set[str] | None:
+    """Return the parameters of a model, defense or attack by name; None if it takes any, or is unknown."""
+    try:
+        if kind == "defense":
+            builder, several = rule(name).builder, parameters(CommonOptions)
+            return {p.name for p in (*parameters(builder), *several)}
+        if kind == "attack":
+            info = attacker(Named(name=name))
+            return {p.name for part in (info.goal, info.method) for p in parameters(part, 1)}
+        builder = function("model", name, MODELS)
+        return {p.name for p in parameters(builder, 2)} | ModelTable.model_fields.keys()
+    except ConfigError:
+        return None
 
 
 def takes_k(defense: str) -> bool:
@@ -225,12 +247,12 @@ def partition(config: Config) -> Callable[..., Partition]:
 
 
 def model(config: Config) -> Callable[..., Any]:
-    """Return the model's builder, (shape, classes, **parameters) -> nn.Module, or one that returns the given module."""
+    """Return the model's builder, (shape, classes, **parameters) -> nn.Module; a module or () -> nn.Module will do."""
     found = resolve("model", config.model.name, MODELS)
     if isinstance(found, nn.Module):
-        module = found
-        return lambda shape, classes: module  # noqa: ARG005
-    return function("model", config.model.name, MODELS)
+        return lambda shape, classes: found  # noqa: ARG005
+    builder = function("model", config.model.name, MODELS)
+    return builder if signature(builder).parameters else lambda shape, classes: builder()  # noqa: ARG005
 
 
 def weights(config: Config) -> StateDict | None:

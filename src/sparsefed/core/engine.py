@@ -9,7 +9,7 @@ and sends `theta - theta_local`; `scale` is then the rate of its first epoch.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -115,12 +115,22 @@ def one_step(plan: LocalPlan, sizes: IntArray) -> bool:
     return (plan.steps or plan.epochs) == 1 and (plan.batch is None or int(sizes.max(initial=0)) <= plan.batch)
 
 
+class RoundUse(NamedTuple):
+    """What a round will ask of its honest updates, known beforehand, for an engine that computes on other machines."""
+
+    round: int
+    budget: float  # the l2 norm to which every update is clipped
+    weights: Mapping[int, float]  # of updates, by device; empty: all weigh alike
+    rows: bool  # whether attackers see the rows
+
+
 class Cohort(NamedTuple):
     """The devices of a round, without their data: an engine gathers that one block at a time."""
 
     ids: IntArray
     sizes: IntArray  # [len(ids)]
     gather: Callable[[IntArray], Batch]
+    use: RoundUse | None = None  # None: what is gathered is not what the federation's devices hold in a round
 
 
 def is_one_batch(plan: LocalPlan) -> bool:
@@ -175,8 +185,15 @@ def example_clients(sizes: IntArray) -> Tensor:
 
 
 def few(cohort: Cohort, clients: int = 2, examples: int = 4) -> Batch:
-    """Return a batch with the first examples of the first clients, for probing a model."""
-    batch = cohort.gather(cohort.ids[:clients])
+    """Return a batch with the first examples of the largest clients, for probing a model.
+
+    A layer that lets examples see each other shows only where a client has several, and others are there: if all have
+    one, the first two of three stand together.
+    """
+    largest = np.argsort(-cohort.sizes, kind="stable")[: clients + 1]
+    batch = cohort.gather(cohort.ids[np.sort(largest[:clients] if cohort.sizes[largest[0]] > 1 else largest)])
+    if len(batch.sizes) > 2 and batch.sizes.max() == 1:
+        batch = batch._replace(sizes=np.array([2, *batch.sizes[2:]]))
     client = example_clients(batch.sizes).numpy()
     first = np.concatenate([[0], np.cumsum(batch.sizes)])[client]
     keep = torch.from_numpy(np.flatnonzero(np.arange(len(client)) - first < examples))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -31,6 +31,11 @@ def reach(delta: Tensor, theirs: Tensor) -> Reach | None:
         return None
     changed = part[change != 0]
     return Reach(float(changed @ changed) / sent, float(change @ part) / length)
+
+
+def rejected(accepted: frozenset[int], **devices: Iterable[int]) -> dict[str, int]:
+    """Return how many devices of each kind, honest ones and attackers, are not among those that a rule accepted."""
+    return {f"{kind}_rejected": sum(int(each) not in accepted for each in ids) for kind, ids in devices.items()}
 
 
 def unusable_notice(round: int, metrics: Mapping[str, Any]) -> str:

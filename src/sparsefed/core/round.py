@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 
 from sparsefed.core.device import exactly, initial_state
-from sparsefed.core.engine import ONE_STEP, Cohort, Engine, LocalPlan, LocalStep, one_step, turns
+from sparsefed.core.engine import ONE_STEP, Cohort, Engine, LocalPlan, LocalStep, RoundUse, one_step, turns
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.federation import Federation
-from sparsefed.core.metrics import reach, unusable_notice
+from sparsefed.core.metrics import reach, rejected, unusable_notice
 from sparsefed.core.rng import integer_seed
 from sparsefed.core.schedule import Schedule
 from sparsefed.core.threat import Attack, BoolArray, Forgery, Knowledge
@@ -153,6 +153,7 @@ class _Watched:
         self.weights = torch.tensor(each, dtype=torch.float64) if weights else None
         self.size, self.senders = block.size, block.senders
         self.weighted_sum, self.rows = block.weighted_sum, block.rows
+        self.remote = getattr(block, "remote", None)  # the block itself, if its rows are on other machines
 
     def norms(self) -> Tensor:
         return self._norms
@@ -194,7 +195,9 @@ class _Honest:
         if not len(self.ids):
             return
         federation, context = self._setup.federation, self._context
-        cohort = Cohort(self.ids, federation.sizes(self.ids), partial(federation.training, round=context.round))
+        budget = self._setup.defense.budget(self._state.defense, context)
+        use = RoundUse(context.round, budget, self._weights, self._keep)
+        cohort = Cohort(self.ids, federation.sizes(self.ids), partial(federation.training, round=context.round), use)
         for block in self._setup.engine(self._state.theta, cohort, local_step(self._setup, context)):
             watched = _Watched(self._sent(block), self._weights)
             self.norms += watched.norms().tolist()
@@ -264,6 +267,7 @@ def _metrics(
         "update_norm": float(torch.linalg.vector_norm(step.delta, dtype=torch.float64)),
         **_reach(setup, crafted.total, step, context),
         **{name: value for name, value in step.stats.items() if name not in UNREPORTED},
+        **({} if step.accepted is None else rejected(step.accepted, honest=honest.ids, attackers=crafted._ids)),
     }
 
 

@@ -126,7 +126,7 @@ def _value(outputs: Tensor) -> Tensor:
     return outputs
 
 
-RANKED = ("accuracy", "balanced_accuracy", "auc")
+RANKED = ("accuracy", "balanced_accuracy", "auc", "rare_recall", "f1")
 ERRORS = ("mean_squared_error", "mean_absolute_error")
 TARGETS: Mapping[str, Target] = {
     target.kind: target
@@ -135,6 +135,6 @@ TARGETS: Mapping[str, Target] = {
         Target("binary", "a yes or no for each example", logistic, _positive, "auc", RANKED),
         Target("labels", "several labels for each example", logistic, _positive, "auc", RANKED),
         Target("values", "numbers to predict", squared, _value, "mean_squared_error", ERRORS),
-        Target("tokens", "a token after each token", cross_entropy, _likeliest, "accuracy", ("accuracy",)),
+        Target("tokens", "a token after each token", cross_entropy, _likeliest, "accuracy", ("accuracy", "perplexity")),
     )
 }

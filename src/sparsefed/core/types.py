@@ -126,6 +126,7 @@ class Step(NamedTuple):
     state: State
     delta: Tensor  # float32 [d]
     stats: Mapping[str, float]
+    accepted: frozenset[int] | None = None  # senders, of a rule that selects among them
 
 
 @dataclass(frozen=True)

@@ -11,33 +11,15 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from sparsefed.core.errors import DataError, unknown
 from sparsefed.data.record import DataSet, Say, Status
-from sparsefed.data.sets import (
-    cifar10 as _cifar10,
-)
-from sparsefed.data.sets import (
-    cifar100 as _cifar100,
-)
-from sparsefed.data.sets import (
-    digits as _digits,
-)
-from sparsefed.data.sets import (
-    femnist as _femnist,
-)
-from sparsefed.data.sets import (
-    fmnist as _fmnist,
-)
-from sparsefed.data.sets import (
-    mnist as _mnist,
-)
-from sparsefed.data.sets import (
-    mnist_by_writer as _mnist_by_writer,
-)
-from sparsefed.data.sets import (
-    reddit as _reddit,
-)
-from sparsefed.data.sets import (
-    shakespeare as _shakespeare,
-)
+from sparsefed.data.sets import cifar10 as _cifar10
+from sparsefed.data.sets import cifar100 as _cifar100
+from sparsefed.data.sets import digits as _digits
+from sparsefed.data.sets import femnist as _femnist
+from sparsefed.data.sets import fmnist as _fmnist
+from sparsefed.data.sets import mnist as _mnist
+from sparsefed.data.sets import mnist_by_writer as _mnist_by_writer
+from sparsefed.data.sets import reddit as _reddit
+from sparsefed.data.sets import shakespeare as _shakespeare
 from sparsefed.data.sources import fetch as fetching
 from sparsefed.data.sources import inventory
 

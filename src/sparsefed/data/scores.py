@@ -1,8 +1,9 @@
-"""The scores of a model on test examples: accuracy, balanced accuracy, AUC, errors, and the one a run is judged by.
+"""The scores of a model on test examples: accuracy, those for rare classes, errors, and the one a run is judged by.
 
 The *score* is the metric that reports and verdicts go by: larger is better, and 1 is a perfect model. For values it is
 the share of the error that the model removes, 1 - error / error of the best constant (R^2 for the squared error), and 0
-where the model is worse than that constant: a model that diverged would stretch every axis.
+where the model is worse than that constant: a model that diverged would stretch every axis. For perplexity it is the
+share of the logarithm that the model removes from that of the tokens' frequencies.
 Knows outputs and targets (`core.target`), no models or runs.
 """
 
@@ -24,6 +25,9 @@ TITLES = {
     "accuracy": "test accuracy",
     "balanced_accuracy": "balanced accuracy",
     "auc": "AUC",
+    "rare_recall": "recall of the rarest class",
+    "f1": "F1",
+    "perplexity": "explained log-perplexity",
     "mean_squared_error": "explained variance",
     "mean_absolute_error": "explained deviation",
 }
@@ -58,7 +62,7 @@ def score_of(target: Target, name: str | None, own: MetricFunction | None = None
             f"train.metric = '{name}' has no meaning for {target.title}; use one of {', '.join(target.metrics)}, or a "
             "function of your own (outputs, targets)"
         )
-    return Score("test_explained" if name in ERRORS else f"test_{name}", TITLES[name], name)
+    return Score("test_explained" if name in (*ERRORS, "perplexity") else f"test_{name}", TITLES[name], name)
 
 
 def measures(target: Target, score: Score, outputs: Tensor, y: Tensor, classes: int) -> dict[str, Any]:
@@ -83,6 +87,8 @@ def measures(target: Target, score: Score, outputs: Tensor, y: Tensor, classes: 
             found["test_balanced_accuracy"] = balanced_accuracy(predictions.reshape(y.shape), y)
         if score.name == "auc" or target.kind in ("binary", "labels"):
             found["test_auc"] = area_under_curve(outputs, y)
+        if score.name in BY_CLASS:
+            found[score.key] = BY_CLASS[score.name](predictions.reshape(y.shape), y)
     if score.own is not None:
         found[score.key] = float(score.own(outputs, y))
     return {key: value for key, value in found.items() if value is not None}
@@ -91,6 +97,18 @@ def measures(target: Target, score: Score, outputs: Tensor, y: Tensor, classes: 
 def _explained(score: Score, error: float, y: Tensor) -> float:
     """Return the share of the error that a model removes, 0 where it is worse than a constant, NaN where it is NaN."""
     share = 1 - error / constant_error(score.name, y)
+    return 0.0 if share < 0 else share
+
+
+def explained_perplexity(loss: float, y: Tensor) -> float:
+    """Return 1 - log-perplexity / that of a model that knows how frequent each token is and nothing else, at least 0.
+
+    >>> round(explained_perplexity(math.log(2) / 4, torch.tensor([[0, 1], [1, 0]])), 4)
+    0.75
+    """
+    counts = torch.bincount(y[y != IGNORED]).double()
+    shares = counts[counts > 0] / counts.sum()
+    share = 1 - loss / (float(-(shares * shares.log()).sum()) or 1.0)
     return 0.0 if share < 0 else share
 
 
@@ -105,13 +123,32 @@ def constant_error(metric: str, y: Tensor) -> float:
 def chance(target: Target, score: Score, y: Tensor) -> float | None:
     """Return the score of a model that ignores its inputs; None where it is unknown."""
     if score.own is not None or target.kind == "tokens":
-        return None
+        return 0.0 if score.name == "perplexity" else None
     if score.name == "accuracy":
         shares = [torch.bincount(column[column != IGNORED]).double() for column in y.reshape(len(y), -1).T]
         return sum(float(counts.max() / counts.sum()) for counts in shares) / len(shares)
     if score.name == "balanced_accuracy" and target.has_classes:
         return 1 / max(1, len(torch.unique(y)))
+    if score.name in BY_CLASS:  # of a model that predicts the most frequent class; others pay for it elsewhere
+        most = [torch.full_like(column, int(torch.mode(column[column != IGNORED]).values)) for column in _columns(y)]
+        return BY_CLASS[score.name](torch.stack(most, 1).reshape(y.shape), y)
     return 0.0 if target.kind == "values" else 0.5
+
+
+def class_share_loss(target: Target, y: Tensor) -> float | None:
+    """Return the default loss of the best model that ignores its inputs and predicts the shares of the classes.
+
+    That is the entropy of the shares, for several labels the mean over them; None where targets have no classes.
+
+    >>> from sparsefed.core.target import TARGETS
+    >>> round(class_share_loss(TARGETS["classes"], torch.tensor([0, 1, 1, 0])), 4)  # log 2
+    0.6931
+    """
+    if target.kind not in ("classes", "binary", "labels"):
+        return None
+    counts = [torch.bincount(column[column != IGNORED]).double() for column in _columns(y)]
+    shares = [each[each > 0] / each.sum() for each in counts]
+    return sum(float(-(share * share.log()).sum()) for share in shares) / len(shares)
 
 
 # --- by class and by rank --------------------------------------------------------------------------------------------
@@ -141,6 +178,41 @@ def balanced_accuracy(predicted: Tensor, y: Tensor) -> float:
         ]
         shares += [sum(right) / len(right)] if right else []
     return sum(shares) / len(shares) if shares else math.nan
+
+
+def rare_recall(predicted: Tensor, y: Tensor) -> float:
+    """Return the share of the rarest class's examples that are found; of several labels the mean.
+
+    Of classes that are equally rare, the last counts: among yes and no, yes.
+
+    >>> rare_recall(torch.tensor([0, 0, 1, 0]), torch.tensor([0, 0, 1, 1]))
+    0.5
+    """
+    shares = []
+    for guess, truth in zip(_columns(predicted), _columns(y), strict=True):
+        labels, counts = torch.unique(truth[truth != IGNORED], return_counts=True)
+        rarest = labels[len(labels) - 1 - int(counts.flip(0).argmin())]
+        shares.append(float((guess[truth == rarest] == rarest).double().mean()))
+    return sum(shares) / len(shares)
+
+
+def f1(predicted: Tensor, y: Tensor) -> float:
+    """Return F1, the harmonic mean of precision and recall: of class 1 among two, else the mean over the classes.
+
+    >>> f1(torch.tensor([0, 1, 1, 0]), torch.tensor([0, 1, 0, 0]))
+    0.6666666666666666
+    """
+    shares = []
+    for guess, truth in zip(_columns(predicted), _columns(y), strict=True):
+        known = truth != IGNORED
+        labels = torch.unique(truth[known]).tolist()
+        for label in [1] if set(labels) <= {0, 1} else labels:
+            ours, theirs = (guess == label) & known, truth == label
+            shares.append(2 * int((ours & theirs).sum()) / max(1, int(ours.sum()) + int(theirs.sum())))
+    return sum(shares) / len(shares) if shares else math.nan
+
+
+BY_CLASS: dict[str, Callable[[Tensor, Tensor], float]] = {"rare_recall": rare_recall, "f1": f1}
 
 
 def area_under_curve(outputs: Tensor, y: Tensor) -> float:

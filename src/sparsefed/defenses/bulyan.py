@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Literal, Unpack, get_args
 
 import numpy as np
@@ -34,6 +35,7 @@ from sparsefed.defenses.pipeline import Combine, no_state
 from sparsefed.defenses.rule import rule
 from sparsefed.kernels import columns, distances
 from sparsefed.kernels.compilation import warm_up
+from sparsefed.kernels.sliced import Rows, SlicedRows
 
 Variant = Literal["trimmed_mean", "around_median"]
 Middle = Callable[[Tensor, int], Tensor]  # [theta, w], f -> [w]
@@ -46,6 +48,7 @@ COLUMNS = 1 << 14  # columns of the selected rows gathered at a time, so that th
     needs=("all rows",),
     largest_f=lambda n: (n - 3) // 4,
     audit=True,
+    slices=True,
 )
 def bulyan(
     f: Attackers,
@@ -59,19 +62,25 @@ def bulyan(
         raise ConfigError(unknown("variant", variant, get_args(Variant)))
     middles: Mapping[Variant, Middle] = {"trimmed_mean": columns.trimmed_mean, "around_median": around_median}
 
-    def rule(rows: Tensor, f: int) -> Tensor:
-        chosen, parts = select(rows, f), torch.split(rows, COLUMNS, dim=1)
-        return torch.cat([middles[variant](_gathered(part, chosen), f) for part in parts])
+    def rule(rows: Rows, f: int) -> tuple[Tensor, list[int]]:
+        chosen = select(rows, f)
+        middle = partial(middle_of, chosen=chosen, f=f, middle=middles[variant])
+        return (rows.columnwise(middle) if isinstance(rows, SlicedRows) else middle(rows)), chosen
 
     def init(d: int) -> State:
         warm_up(distances.rehearse)
         warm_up(columns.rehearse)
         return no_state(d)
 
-    return replace(robust("bulyan", rule, f, lambda n: (n - 3) // 4), init=init)
+    return replace(robust("bulyan", rule, f, lambda n: (n - 3) // 4, sliced=True), init=init)
 
 
-def select(rows: Tensor, f: int) -> list[int]:
+def middle_of(rows: Tensor, chosen: list[int], f: int, middle: Middle) -> Tensor:
+    """Return the middle of each column of the chosen rows."""
+    return torch.cat([middle(_gathered(part, chosen), f) for part in torch.split(rows, COLUMNS, dim=1)])
+
+
+def select(rows: Rows, f: int) -> list[int]:
     """Return the n - 2f rows that Krum picks one after the other, each time among those that are left."""
     n = len(rows)
     if f == 0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.types import Block, Context, IntArray, State
 from sparsefed.defenses.pipeline import NO_STATS, SKIPPED, Combine, Flow, no_state, no_updates
-from sparsefed.kernels.blocks import RowsBlock
+from sparsefed.kernels.blocks import Join, RowsBlock, remote_join
 
 LARGEST = 1 << 80  # far more updates than a round can have
 
@@ -21,7 +21,7 @@ LARGEST = 1 << 80  # far more updates than a round can have
 class Stack(NamedTuple):
     """All usable updates of a round, in memory at once."""
 
-    rows: Tensor  # float32 [n, d]; shared with the sender's tensor: never write to it
+    rows: Any  # float32 [n, d]; shared with the sender's tensor: never write to it. `SlicedRows` only where asked for
     senders: IntArray  # [n]
     received: int  # at least n: counts the unusable ones too
     stats: Mapping[str, float] = NO_STATS  # of the pre-aggregations so far
@@ -40,7 +40,8 @@ class Pre:
 
 
 RowRule = Callable[[Tensor], Tensor]  # [n, d] -> [d]
-RobustRule = Callable[[Tensor, int], Tensor]  # [n, d], f -> [d]
+# [n, d] (a tensor, or `SlicedRows`), f -> [d]; a rule that picks rows returns these too
+RobustRule = Callable[[Any, int], Tensor | tuple[Tensor, list[int]]]
 
 
 def mean() -> Combine:
@@ -99,18 +100,34 @@ class Tolerance:
         return {"f_used": float(f)} if f < self.f else NO_STATS
 
 
-def robust(name: str, rule: RobustRule, f: int, most: Callable[[int], int]) -> Combine:
-    """Return the `Combine` of a rule that tolerates f attackers among n rows, at most `most(n)` by its definition."""
+def robust(name: str, rule: RobustRule, f: int, most: Callable[[int], int], sliced: bool = False) -> Combine:
+    """Return the `Combine` of a rule that tolerates f attackers among n rows, at most `most(n)` by its definition.
+
+    With `sliced`, it is given `SlicedRows` where the rows are on other machines.
+    """
     tolerance = Tolerance(name, f, most)
 
     def step(state: State, blocks: Iterable[Block], context: Context) -> Flow:
-        updates = stack(blocks, context)
+        updates = stack(blocks, context, sliced)
         bears = tolerance.among(updates)
         if bears < 0 or not len(updates.rows):
             return skipped(state, updates)
-        return Flow(state, rule(updates.rows, bears), tolerance.stats(bears))
+        made = rule(updates.rows, bears)
+        if isinstance(made, Tensor):
+            return Flow(state, made, tolerance.stats(bears))
+        return Flow(state, made[0], tolerance.stats(bears), frozenset(updates.senders[made[1]].tolist()))
 
     return Combine(no_state, step, tolerance.check)
+
+
+def accepted(senders: IntArray, weights: Tensor) -> frozenset[int]:
+    """Return the senders whose updates have at least half of an equal share of the weights; a rule rejects the others.
+
+    >>> sorted(accepted(np.array([3, 5, 9]), torch.tensor([1.0, 0.9, 0.1])))
+    [3, 5]
+    """
+    enough = (weights > 0) & (2 * len(weights) * weights.double() >= weights.double().sum())
+    return frozenset(senders[enough.cpu().numpy()].tolist())
 
 
 def skipped(state: State, updates: Stack) -> Flow:
@@ -135,7 +152,7 @@ def after(pre: Sequence[Pre], combine: Combine) -> Combine:
             sizes.append(one.size(sizes[-1]))
             updates = one(updates, context) if len(updates.rows) else updates
         flow = combine.step(state, [_Mixed(updates.rows, updates.senders, sizes[-1])], context)
-        return flow._replace(stats={**updates.stats, **flow.stats})
+        return flow._replace(stats={**updates.stats, **flow.stats}, accepted=None)  # mixed rows have many senders
 
     def check(n: int) -> None:
         for one in pre:
@@ -145,18 +162,26 @@ def after(pre: Sequence[Pre], combine: Combine) -> Combine:
     return Combine(combine.init, step, check) if pre else combine
 
 
-def stack(blocks: Iterable[Block], context: Context) -> Stack:
-    """Return every row of a round in one `Stack`; a single block is not copied."""
-    parts, senders, weights, received = [], [], [], 0
+def stack(blocks: Iterable[Block], context: Context, sliced: bool = False) -> Stack:
+    """Return every row of a round in one `Stack`; a single block is not copied.
+
+    With `sliced`, rows that are on other machines stay there, and the stack has `SlicedRows`.
+    """
+    parts: list[Any] = []
+    senders, weights, received = [], [], 0
+    join: Join | None = None
     for block in blocks:
-        parts.append(block.rows())
+        join = join or (remote_join(block) if sliced else None)
+        parts.append(block.rows() if join is None else block)  # honest updates come first: all of them are there
         senders.append(block.senders)
         weights.append(weights_in(block))
         received += received_in(block)
         del block
     if not parts:
         raise no_updates(context)
-    rows = parts[0] if len(parts) == 1 else torch.cat(parts)
+    rows: Any = parts[0] if len(parts) == 1 else None
+    if join is not None or rows is None:
+        rows = torch.cat(parts) if join is None else join(parts)
     return _weighed(Stack(rows, np.concatenate(senders), received), [each for each in weights if each is not None])
 
 

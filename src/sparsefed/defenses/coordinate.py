@@ -28,18 +28,18 @@ from sparsefed.kernels.compilation import warm_up
 PAPER = "Yin et al. 2018, Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates"
 
 
-@rule(paper=PAPER, needs=("all rows",), audit=True)
+@rule(paper=PAPER, needs=("all rows",), audit=True, slices=True)
 def trimmed_mean(f: Attackers, **_: Unpack[CommonKeywords]) -> Combine:
     """The mean of each coordinate without its f largest and f smallest values; needs n > 2 f."""
-    return replace(robust("trimmed_mean", columns.trimmed_mean, f, lambda n: (n - 1) // 2), init=_prepared)
+    return replace(robust("trimmed_mean", columns.trimmed_mean, f, lambda n: (n - 1) // 2, sliced=True), init=_prepared)
 
 
-@rule(paper=PAPER, needs=("all rows",), audit=True, weights=True)
+@rule(paper=PAPER, needs=("all rows",), audit=True, weights=True, slices=True)
 def median(**_: Unpack[CommonKeywords]) -> Combine:
     """The median of each coordinate; for an even number of updates the mean of the two in the middle."""
 
     def step(state: State, blocks: Iterable[Block], context: Context) -> Flow:
-        updates = stack(blocks, context)
+        updates = stack(blocks, context, sliced=True)
         rows, shares = updates.rows, updates.shares
         if not len(rows):
             return Flow(state, rows.new_zeros(rows.shape[1]))

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from sparsefed.core.rng import rng
 from sparsefed.core.types import Block, Context, IntArray, State
-from sparsefed.defenses.combine import Tolerance, stack
+from sparsefed.defenses.combine import Tolerance, accepted, stack
 from sparsefed.defenses.options import CommonKeywords
 from sparsefed.defenses.parameter_types import Attackers, require_iterations
 from sparsefed.defenses.pipeline import Combine, Flow, no_state, require
@@ -80,7 +80,8 @@ def dnc(
                 good &= lowest(outlier_scores(sample), updates.senders, keep)
         selected = int(good.sum())
         stats = {"selected": float(selected), **tolerance.stats(bears)}
-        return Flow(state, weighted_sum(rows, good.double() / max(1, selected)), stats)
+        vector = weighted_sum(rows, good.double() / max(1, selected))
+        return Flow(state, vector, stats, accepted(updates.senders, good))
 
     return Combine(no_state, step, tolerance.check)
 

@@ -5,8 +5,12 @@
 
 "mean" puts the noise on the mean of the clipped updates, before momentum, top-k and learning rate. All that follows is
 post-processing, so the models have the guarantee of `sparsefed.theory.privacy`. "update" puts it on the vector that is
-subtracted from the model, after everything else: what SparseFed's authors ran. With momentum or top-k under it there
+subtracted from the model, after everything else: what SparseFed's authors wrote. With momentum or top-k under it there
 is no guarantee, because the noise never touches what those two remember.
+
+What they ran is another matter: in FedAvg mode, and in the snapshot of May 2021 uncompressed too, that vector and the
+momentum buffer are the same memory in their code, so that the noise stays in the momentum. That is "mean", and with
+momentum 0.9 it is up to ten times as much in the model.
 
 SparseFed's text has two strengths: `SIGMA_TABLE` where it compares the accuracy of all defenses, and `SIGMA_FIGURES`
 (variance 0.001, attributed to Sun et al.) where it plots noise against SparseFed.

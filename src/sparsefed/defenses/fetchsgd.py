@@ -11,6 +11,8 @@ et al. 2020, FetchSGD: Communication-Efficient Federated Learning with Sketching
 *Departures.* A sketch is linear, so the mean is sketched once, and not every update: the numbers are the same up to
 rounding, and the bytes that are reported are those of a real wire. The learning rate is where the frame's mode and
 preset put it; the box multiplies W's input by it, after the momentum: the two differ only while lr changes. The
+authors' code clips each device's sketch, whose norm differs from its gradient's by collisions, where the frame clips
+the update itself; and in August 2021 applies no learning rate to what the sketch gives. Neither is a preset here. The
 authors' code finds Delta's cells as those where S(Delta) is not 0; here they are those of its coordinates that are not
 0, which differs if two of them cancel exactly.
 """
@@ -27,7 +29,7 @@ from sparsefed.core.types import Context, State
 from sparsefed.defenses.combine import mean
 from sparsefed.defenses.options import CommonKeywords, RuleParts
 from sparsefed.defenses.parameter_types import TopK
-from sparsefed.defenses.pipeline import Flow, Transform, require, require_rho
+from sparsefed.defenses.pipeline import Flow, Transform, require_rho
 from sparsefed.defenses.rule import rule
 from sparsefed.defenses.topk_memory import Masking
 from sparsefed.kernels.compilation import warm_up
@@ -42,7 +44,7 @@ from sparsefed.kernels.sketch import (
     sketch_sparse,
     touched,
 )
-from sparsefed.kernels.topk import check_k
+from sparsefed.kernels.topk import coordinates, require_k
 
 
 @rule(
@@ -60,7 +62,7 @@ def fetchsgd(
     **_: Unpack[CommonKeywords],
 ) -> RuleParts:
     """Clip, mean, and only the k heaviest coordinates of a sketched error memory reach the model."""
-    require(k >= 1, f"k is {k}, but FetchSGD must update at least one coordinate a round: choose k >= 1")
+    require_k(k, "FetchSGD must update at least one coordinate a round")
     check_size(rows, columns)
     if masking not in (None, *get_args(Masking)):
         raise ConfigError(unknown("masking", str(masking), get_args(Masking)))
@@ -69,12 +71,12 @@ def fetchsgd(
     )
 
 
-def sketched_memory(k: int, rows: int, columns: int, rho: float, masking: Masking) -> Transform:
+def sketched_memory(k: int | str, rows: int, columns: int, rho: float, masking: Masking) -> Transform:
     """Return a transform that applies the k heaviest coordinates of an error memory kept as a count sketch."""
     require_rho(rho)
 
     def init(d: int) -> State:
-        check_k(k, d)
+        coordinates(k, d)
         warm_up(rehearse)  # kernels are compiled here, never inside a round
         return {"momentum": torch.zeros(rows, columns), "memory": torch.zeros(rows, columns)}
 
@@ -83,10 +85,11 @@ def sketched_memory(k: int, rows: int, columns: int, rho: float, masking: Maskin
         hashes = draw_hashes(context.seed, len(vector), rows, columns)
         momentum = state["momentum"].to(vector.device) * rho + sketch(hashes, vector)
         memory = state["memory"].to(vector.device) + momentum
-        delta = _applied(heavy_hitters(hashes, memory, k))
+        many = coordinates(k, len(vector))
+        delta = _applied(heavy_hitters(hashes, memory, many))
         momentum, memory = (_zeroed if masking == "zero" else _subtracted)(hashes, momentum, memory, delta)
         dense = torch.zeros_like(vector).index_copy_(0, delta.indices, delta.values)
-        stats = {"upload_bytes": 4.0 * rows * columns, "download_bytes": min(8.0 * k, 4.0 * len(vector))}
+        stats = {"upload_bytes": 4.0 * rows * columns, "download_bytes": min(8.0 * many, 4.0 * len(vector))}
         return Flow({"momentum": momentum, "memory": memory}, dense, stats)
 
     return Transform(init, step)

@@ -32,7 +32,7 @@ from torch import Tensor
 
 from sparsefed.core.errors import ConfigError, unknown
 from sparsefed.core.types import Block, Context, State
-from sparsefed.defenses.combine import stack
+from sparsefed.defenses.combine import accepted, stack
 from sparsefed.defenses.dp_noise import normal
 from sparsefed.defenses.options import CommonKeywords
 from sparsefed.defenses.pipeline import Combine, Flow, clip_factors, no_state, require
@@ -62,7 +62,7 @@ def flame(
         raise ConfigError(unknown("compare", compare, get_args(Compare)))
 
     def step(state: State, blocks: Iterable[Block], context: Context) -> Flow:
-        rows = stack(blocks, context).rows
+        rows, senders, *_ = stack(blocks, context)
         if not len(rows):
             return Flow(state, rows.new_zeros(rows.shape[1]), {"selected": 0.0})
         admitted = _admitted(rows, context.theta if compare == "models" else None)
@@ -70,7 +70,7 @@ def flame(
         median = float(norms.quantile(0.5))
         vector = weighted_sum(rows, admitted * clip_factors(norms, median) / admitted.sum())
         noised = normal(context, "flame", vector).mul_(noise * median).add_(vector) if noise else vector
-        return Flow(state, noised, {"selected": float(admitted.sum())})
+        return Flow(state, noised, {"selected": float(admitted.sum())}, accepted(senders, admitted))
 
     return Combine(no_state, step)
 

@@ -19,11 +19,13 @@ import math
 from collections.abc import Iterable
 from typing import Unpack
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.types import Block, Context, State
+from sparsefed.defenses.combine import accepted
 from sparsefed.defenses.options import CommonKeywords
 from sparsefed.defenses.pipeline import Combine, Flow, no_state, no_updates, require
 from sparsefed.defenses.rule import rule
@@ -43,6 +45,7 @@ def fltrust(**_: Unpack[CommonKeywords]) -> Combine:
         root = _root(context)
         length = float(row_norms(root[None]))
         trusts: list[float] = []
+        senders: list[int] = []
         total: Tensor | None = None
         for block in blocks:
             rows, norms = block.rows(), block.norms()
@@ -52,12 +55,14 @@ def fltrust(**_: Unpack[CommonKeywords]) -> Combine:
             part = weighted_sum(rows, weights)
             total = part if total is None else total.add_(part)
             trusts += trust.tolist()
+            senders += block.senders.tolist()
             del block, rows, part  # free before the next block is computed
         if total is None:
             raise no_updates(context)
         trusted, n = math.fsum(trusts), max(1, len(trusts))
         vector = total / trusted if trusted > 0 else total
-        return Flow(state, vector, {"trust": trusted / n, "trusted": float(sum(trust > 0 for trust in trusts))})
+        stats = {"trust": trusted / n, "trusted": float(sum(trust > 0 for trust in trusts))}
+        return Flow(state, vector, stats, accepted(np.array(senders, np.int64), torch.tensor(trusts)))
 
     return Combine(no_state, step)
 

@@ -34,7 +34,7 @@ import torch
 from torch import Tensor
 
 from sparsefed.core.types import Block, Context, IntArray, State
-from sparsefed.defenses.combine import stack
+from sparsefed.defenses.combine import accepted, stack
 from sparsefed.defenses.history import Remember, most_devices, require_remember
 from sparsefed.defenses.options import CommonKeywords
 from sparsefed.defenses.pipeline import Combine, Flow, require
@@ -75,7 +75,8 @@ def foolsgold(
         stats = {"trust": float(trust.mean()), "trusted": float((trust > 0).sum())}
         vector = weighted_sum(rows, weights / len(rows))
         most = most_devices(remember, len(vector))
-        return Flow(remembered(state, histories, context.round, most), vector, stats)
+        state = remembered(state, histories, context.round, most)
+        return Flow(state, vector, stats, accepted(senders, weights))
 
     return Combine(init, step)
 

@@ -33,6 +33,7 @@ from sparsefed.defenses.rule import rule
 from sparsefed.kernels.compilation import warm_up
 from sparsefed.kernels.distances import COLUMNS, rehearse, squared_distances
 from sparsefed.kernels.rows import weighted_sum
+from sparsefed.kernels.sliced import Rows, row_of
 
 if TYPE_CHECKING:
     from sparsefed.kernels.vector_kernels import Doubles, Index
@@ -51,16 +52,16 @@ def most_attackers(n: int) -> int:
 class Company:
     """The pairwise distances of the rows, and each row's neighbours sorted by distance."""
 
-    rows: Tensor  # float32 [n, d]
+    rows: Rows  # float32 [n, d]
     distances: Doubles  # [n, n], squared or not
     order: Index  # [n, n - 1], the other rows, nearest first
     ordered: Doubles  # [n, n - 1], their distances
 
 
-Score = Callable[[Tensor, int], tuple[Company, "Doubles"]]  # rows, f -> distances and scores [n]
+Score = Callable[[Rows, int], tuple[Company, "Doubles"]]  # rows, f -> distances and scores [n]
 
 
-@rule(paper=PAPER, needs=("all rows",), largest_f=most_attackers)
+@rule(paper=PAPER, needs=("all rows",), largest_f=most_attackers, slices=True)
 def krum(
     f: Attackers,
     variant: Annotated[Variant, "'blanchard', or 'paper-box': the algorithm as the SparseFed paper prints it"] = (
@@ -80,7 +81,7 @@ def krum(
     return _selecting(Tolerance("krum", f, most_attackers), scores[variant], lambda n, f: 1)  # noqa: ARG005
 
 
-@rule(paper=PAPER, needs=("all rows",), largest_f=most_attackers, audit=True)
+@rule(paper=PAPER, needs=("all rows",), largest_f=most_attackers, audit=True, slices=True)
 def multi_krum(
     f: Attackers,
     m: Annotated[int | None, "how many updates of lowest score are averaged; by default n - f"] = None,
@@ -92,19 +93,19 @@ def multi_krum(
     return _selecting(tolerance, blanchard_scores, lambda n, f: n - f if m is None else min(m, n), m or 1)
 
 
-def blanchard_scores(rows: Tensor, f: int) -> tuple[Company, Doubles]:
+def blanchard_scores(rows: Rows, f: int) -> tuple[Company, Doubles]:
     """Return each row's distances and its score: the sum of squared distances to the n - f - 2 nearest others."""
     company = keep_company(rows, squared_distances(rows))
     return company, company.ordered[:, : len(rows) - f - 2].sum(axis=1)
 
 
-def box_scores(rows: Tensor, f: int) -> tuple[Company, Doubles]:
+def box_scores(rows: Rows, f: int) -> tuple[Company, Doubles]:
     """Return each row's distances and its score: the sum of distances to the n - f - 3 nearest others and itself."""
     company = keep_company(rows, squared_distances(rows).sqrt())
     return company, company.ordered[:, : len(rows) - f - 3].sum(axis=1)
 
 
-def keep_company(rows: Tensor, distances: Tensor) -> Company:
+def keep_company(rows: Rows, distances: Tensor) -> Company:
     """Sort each row's neighbours by distance, so that sums over the nearest tie exactly where distances do."""
     table = distances.cpu().numpy()
     others = table.copy()
@@ -125,8 +126,8 @@ def lowest(company: Company, score: Doubles, m: int) -> list[int]:
 def _compare(company: Company, i: int, j: int) -> int:
     if company.distances[i, j] == 0:
         return 0  # colluders that send identical rows: no need to compare
-    rows = company.rows
-    for a, b in zip(torch.split(rows[i], COLUMNS), torch.split(rows[j], COLUMNS), strict=True):
+    one, other = row_of(company.rows, i), row_of(company.rows, j)
+    for a, b in zip(torch.split(one, COLUMNS), torch.split(other, COLUMNS), strict=True):
         differ = torch.nonzero(a != b)
         if len(differ):
             return -1 if bool(a[differ[0]] < b[differ[0]]) else 1
@@ -145,19 +146,20 @@ def _selecting(tolerance: Tolerance, score: Score, size: Callable[[int, int], in
         require(least <= n, f"m is {least}, but the round has only {n} updates: choose a smaller m")
 
     def step(state: State, blocks: Iterable[Block], context: Context) -> Flow:
-        updates = stack(blocks, context)
+        updates = stack(blocks, context, sliced=True)
         check(updates.received)
         rows, bears = updates.rows, tolerance.among(updates)
         if bears < 0:
             return skipped(state, updates)
         chosen = lowest(*score(rows, bears), size(len(rows), bears))
         winner = {"winner": float(updates.senders[chosen[0]])} if len(chosen) == 1 else {}
-        return Flow(state, mean_of(rows, chosen), {**winner, **tolerance.stats(bears)})
+        senders = frozenset(updates.senders[chosen].tolist())
+        return Flow(state, mean_of(rows, chosen), {**winner, **tolerance.stats(bears)}, senders)
 
     return Combine(init, step, check)
 
 
-def mean_of(rows: Tensor, chosen: list[int]) -> Tensor:
+def mean_of(rows: Rows, chosen: list[int]) -> Tensor:
     """Return the mean of the chosen rows, read without copying them."""
     weights = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
     weights[chosen] = 1 / len(chosen)

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.types import Block, Context, State
-from sparsefed.defenses.combine import stack
+from sparsefed.defenses.combine import accepted, stack
 from sparsefed.defenses.options import CommonKeywords
 from sparsefed.defenses.pipeline import Combine, Flow, clip_factors, require
 from sparsefed.defenses.rule import rule
@@ -62,20 +62,21 @@ def lasa(
         return {}
 
     def step(state: State, blocks: Iterable[Block], context: Context) -> Flow:
-        rows = stack(blocks, context).rows
+        rows, senders, *_ = stack(blocks, context)
         sizes = _sizes(context, rows.shape[1])
         if not len(rows):
             return Flow(state, rows.new_zeros(rows.shape[1]), {"selected": 0.0})
         norms = row_norms(rows)
         factors = clip_factors(norms, float(norms.median()))
         kept = _largest(rows, sparsity)
-        layers, selected = [], 0
+        layers, selected = [], torch.zeros(len(rows), device=rows.device)  # in how many layers each client is
         for part, mask in zip(torch.split(rows, sizes, 1), torch.split(kept, sizes, 1), strict=True):
             layer = torch.where(mask, part, 0.0)  # the only copy of the values, one layer at a time
             chosen = _chosen(layer, factors, lambda_n, lambda_s)
             layers.append(weighted_sum(layer, factors * chosen / chosen.sum()))
-            selected += int(chosen.sum())
-        return Flow(state, torch.cat(layers), {"selected": selected / len(sizes)})  # averaged over the layers
+            selected += chosen
+        stats = {"selected": float(selected.sum()) / len(sizes)}  # averaged over the layers
+        return Flow(state, torch.cat(layers), stats, accepted(senders, selected))
 
     return Combine(init, step)
 

@@ -34,7 +34,7 @@ from sparsefed.defenses.options import CommonKeywords
 from sparsefed.defenses.pipeline import Combine, Flow, clip_factors, no_updates, require
 from sparsefed.defenses.rule import rule
 from sparsefed.kernels.compilation import warm_up
-from sparsefed.kernels.topk import check_k, rehearse, topk_indices
+from sparsefed.kernels.topk import coordinates, rehearse, require_k, topk_indices
 
 MEMORY = "error."  # prefix of the key; the sender's number follows
 SEEN = "seen"  # int64 [m]: the remembered senders, least recently seen first
@@ -55,13 +55,13 @@ class Sent(NamedTuple):
     weights=True,
 )
 def local_topk(
-    k: Annotated[int, "coordinates that a device sends in a round"],
+    k: Annotated[int | str, 'coordinates that a device sends in a round, or their share, as "1%"'],
     remember: Remember = None,
     message_norm: Annotated[float | None, "l2 norm to which what a device sends is cut; None: as long as it is"] = None,
     **_: Unpack[CommonKeywords],
 ) -> Combine:
     """Every device sends the k largest coordinates of its own memory; the server takes the mean."""
-    require(k >= 1, f"k is {k}, but a device must send at least one coordinate: choose k >= 1")
+    require_k(k, "a device must send at least one coordinate")
     require_remember(remember)
     require(
         message_norm is None or message_norm > 0,
@@ -70,20 +70,24 @@ def local_topk(
     longest = float("inf") if message_norm is None else message_norm
 
     def init(d: int) -> State:
-        check_k(k, d)
+        coordinates(k, d)
         warm_up(rehearse)
         return {SEEN: torch.zeros(0, dtype=torch.int64)}
 
     def step(state: State, blocks: Iterable[Block], context: Context) -> Flow:
         vector, fresh = _mean_of_messages(state, blocks, context, k, longest, remember)
         new_state = _remembered(state, fresh, most_devices(remember, len(vector)))
-        return Flow(new_state, vector, {"upload_bytes": 8.0 * k, "remembered": float(len(new_state[SEEN]))})
+        return Flow(
+            new_state,
+            vector,
+            {"upload_bytes": 8.0 * coordinates(k, len(vector)), "remembered": float(len(new_state[SEEN]))},
+        )
 
     return Combine(init, step)
 
 
 def _mean_of_messages(
-    state: State, blocks: Iterable[Block], context: Context, k: int, longest: float, remember: int | None
+    state: State, blocks: Iterable[Block], context: Context, k: int | str, longest: float, remember: int | None
 ) -> tuple[Tensor, Mapping[int, Tensor]]:
     """Return the mean of the messages, float32 [d], and the new memories of this round's senders."""
     total: Tensor | None = None
@@ -107,9 +111,9 @@ def _mean_of_messages(
     return (total / (count or 1.0)).float(), fresh
 
 
-def _send(row: Tensor, memory: Tensor | None, k: int, longest: float) -> Sent:
+def _send(row: Tensor, memory: Tensor | None, k: int | str, longest: float) -> Sent:
     waiting = row.clone() if memory is None else row + memory.to(row.device)
-    indices = topk_indices(waiting, k)
+    indices = topk_indices(waiting, coordinates(k, len(waiting)))
     values = waiting[indices]
     sent = values * clip_factors(torch.linalg.vector_norm(values, dtype=torch.float64), longest).float()
     waiting[indices] = values - sent  # a fresh tensor of this call

@@ -9,7 +9,7 @@ from sparsefed.defenses.pipeline import require
 MOST_ITERATIONS = 100_000
 
 Attackers = Annotated[int, "how many attackers a round may have"]
-TopK = Annotated[int, "coordinates of the model that a round may change"]
+TopK = Annotated[int | str, 'coordinates of the model that a round may change, or their share, as "1%"']
 Sigma = Annotated[float, "standard deviation of the Gaussian noise on each coordinate"]
 
 

@@ -48,6 +48,7 @@ class Flow(NamedTuple):
     state: State
     vector: Tensor  # float32 [d]
     stats: Mapping[str, float] = NO_STATS
+    accepted: frozenset[int] | None = None  # senders, of a rule that selects or weighs them
 
 
 def no_state(d: int) -> State:  # noqa: ARG001
@@ -124,7 +125,8 @@ def pipeline(per_update: PerUpdate, combine: Combine, server: Transform) -> Defe
         served = server.step(_part(state, "server"), combined.vector, context)
         learned = per_update.learn(_part(state, "clip"), tally.norms, context)
         new_state = _merged({"clip": learned, "combine": combined.state, "server": served.state})
-        return Step(new_state, served.vector, {**_stats(tally, served.vector), **combined.stats, **served.stats})
+        stats = {**_stats(tally, served.vector), **combined.stats, **served.stats}
+        return Step(new_state, served.vector, stats, combined.accepted)
 
     return Defense(init, step, budget, combine.check)
 

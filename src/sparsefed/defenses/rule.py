@@ -53,6 +53,7 @@ class RuleInfo:
     largest_f: Callable[[int], int] = minority  # the most attackers among n updates for which it is defined
     audit: bool = False  # whether an audit compares it by default
     weights: bool = False  # whether it is a sum, so that updates may have different weights
+    slices: bool = False  # whether slices of columns are enough, so that no machine needs to hold all rows
 
     @property
     def summary(self) -> str:
@@ -99,6 +100,7 @@ def rule(
     largest_f: Callable[[int], int] = minority,
     audit: bool = False,
     weights: bool = False,
+    slices: bool = False,
 ) -> Callable[[Callable[P, R_co]], RuleFunction[P, R_co]]:
     """Return a decorator that makes a rule of a builder; `RuleInfo` documents the arguments."""
 
@@ -107,7 +109,7 @@ def rule(
         def chosen(*args: Any, **given: Any) -> Rule:
             return choose(chosen, *args, **given)
 
-        info = RuleInfo(builder, paper, needs, usual or {}, largest_f, audit, weights)
+        info = RuleInfo(builder, paper, needs, usual or {}, largest_f, audit, weights, slices)
         chosen.__dict__.update(info=info, __signature__=_signature(builder, info.usual))
         return cast("RuleFunction[P, R_co]", chosen)
 

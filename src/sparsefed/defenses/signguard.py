@@ -41,7 +41,7 @@ from torch import Tensor
 
 from sparsefed.core.rng import rng
 from sparsefed.core.types import Block, Context, State
-from sparsefed.defenses.combine import stack
+from sparsefed.defenses.combine import accepted, stack
 from sparsefed.defenses.options import CommonKeywords
 from sparsefed.defenses.pipeline import Combine, Flow, clip_factors, no_state, require
 from sparsefed.defenses.rule import rule
@@ -87,7 +87,7 @@ def _guard(lower: float, upper: float, share: float, more: Features) -> Combine:
     require(0 < share <= 1, f"share is {share}, but it is a share of the coordinates: choose 0 < share <= 1")
 
     def step(state: State, blocks: Iterable[Block], context: Context) -> Flow:
-        rows = stack(blocks, context).rows
+        rows, senders, *_ = stack(blocks, context)
         if not len(rows):
             return Flow(state, rows.new_zeros(rows.shape[1]))
         norms = row_norms(rows)
@@ -98,7 +98,7 @@ def _guard(lower: float, upper: float, share: float, more: Features) -> Combine:
         selected = int(good.sum())
         weights = torch.where(good, clip_factors(norms, median), 0.0) / max(1, selected)
         stats = {"selected": float(selected), "usual_norms": float(usual.sum())}
-        return Flow(state, weighted_sum(rows, weights), stats)
+        return Flow(state, weighted_sum(rows, weights), stats, accepted(senders, good))
 
     return Combine(no_state, step)
 

@@ -26,18 +26,18 @@ from torch import Tensor
 
 from sparsefed.core.errors import ConfigError, unknown
 from sparsefed.core.types import Context, State
-from sparsefed.defenses.pipeline import Flow, Transform, require, require_rho
+from sparsefed.defenses.pipeline import Flow, Transform, require_rho
 from sparsefed.kernels.compilation import warm_up
 from sparsefed.kernels.error_feedback import accumulate_topk
-from sparsefed.kernels.topk import check_k, rehearse
+from sparsefed.kernels.topk import coordinates, rehearse, require_k
 
 Feedback = Literal["momentum", "update"]
 Masking = Literal["zero", "subtract"]
 
 
-def topk_memory(k: int, rho: float, feedback: Feedback = "momentum", masking: Masking = "zero") -> Transform:
+def topk_memory(k: int | str, rho: float, feedback: Feedback = "momentum", masking: Masking = "zero") -> Transform:
     """Return a transform that applies the k largest coordinates of the memory W; the rest waits in it."""
-    require(k >= 1, f"k is {k}, but SparseFed must update at least one coordinate a round: choose k >= 1")
+    require_k(k, "SparseFed must update at least one coordinate a round")
     require_rho(rho)
     if feedback not in get_args(Feedback):
         raise ConfigError(unknown("feedback", feedback, get_args(Feedback)))
@@ -45,13 +45,14 @@ def topk_memory(k: int, rho: float, feedback: Feedback = "momentum", masking: Ma
         raise ConfigError(unknown("masking", masking, get_args(Masking)))
 
     def init(d: int) -> State:
-        check_k(k, d)
+        coordinates(k, d)
         warm_up(rehearse)  # kernels are compiled here, never inside a round
         return {"momentum": torch.zeros(d), "memory": torch.zeros(d)}
 
     def step(state: State, vector: Tensor, context: Context) -> Flow:  # noqa: ARG001
         old = {name: tensor.to(vector.device) for name, tensor in state.items()}
-        sums = accumulate_topk(vector, old["momentum"], old["memory"], k, rho, feedback == "momentum")
+        many = coordinates(k, vector.numel())
+        sums = accumulate_topk(vector, old["momentum"], old["memory"], many, rho, feedback == "momentum")
         chosen = sums.memory[sums.indices]
         delta = torch.zeros_like(vector).index_copy_(0, sums.indices, chosen)
         # The sums are fresh tensors of this call, so writing to them changes no state.

@@ -29,7 +29,9 @@ from sparsefed.core.engine import (
 from sparsefed.core.task import Task, draws, working_copy
 from sparsefed.core.types import Batch, IntArray
 from sparsefed.core.types import Block as Updates
-from sparsefed.engines.fused import fused, unknown_layers
+from sparsefed.engines.batched_pass import unknown_layers
+from sparsefed.engines.convolutions import AnyTransposed
+from sparsefed.engines.fused import fused
 from sparsefed.engines.loop import loop
 from sparsefed.engines.several_steps import (
     STACK_LIMIT,
@@ -43,7 +45,7 @@ from sparsefed.engines.several_steps import (
     stackable,
 )
 from sparsefed.engines.transfer import batch_on, batches_on
-from sparsefed.engines.unfused import unfused
+from sparsefed.engines.unfused import unfused, unless_small
 from sparsefed.kernels.blocks import RowsBlock
 
 log = logging.getLogger(__name__)
@@ -54,6 +56,8 @@ Way = Literal["rule", "by client", "stacked"]
 def local(task: Task, dtype: torch.dtype = torch.float32, budget: int = MEMORY_BUDGET, way: Way = "rule") -> Engine:
     """Compute one local step in one batched pass, several on stacked weights or one client at a time."""
     single = fused(task, dtype, budget, unfused(task, dtype, budget))
+    if any(isinstance(layer, AnyTransposed) for layer in task.template.modules()):
+        single = unless_small(single, task, dtype, budget)
     several = loop(task, dtype, budget) if draws(task.template) else _several(task, dtype, budget, way)
 
     def compute(theta: Tensor, cohort: Cohort, step: LocalStep) -> Iterator[Updates]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -28,21 +29,23 @@ from sparsefed.kernels.blocks import RowsBlock
 log = logging.getLogger(__name__)
 
 PLAIN = LocalStep(1.0, 0.0)
-TOGETHER = 25  # clients in one call of `vmap`: their weights are common, so more of them fit than in a stack
+TOGETHER = 100  # clients in one call of `vmap`: their weights are common, so more of them fit than in a stack
+Limit = Callable[[Tensor, Cohort], float]  # the number of a client's examples up to which clients are batched
 Piece = tuple[int, Batch]  # the first client's row, and clients of equal size
 
 
-def unfused(task: Task, dtype: torch.dtype = torch.float32, budget: int = MEMORY_BUDGET) -> Engine:
+def unfused(
+    task: Task, dtype: torch.dtype = torch.float32, budget: int = MEMORY_BUDGET, limit: Limit | None = None
+) -> Engine:
     """Compute one local step by `vmap` or client by client, whichever the rule expects to be faster."""
     if draws(task.template):
         return loop(task, dtype, budget)  # random layers share one generator across threads
     threads = torch.get_num_threads() if task.device.type == "cpu" else 1
     modules = [working_copy(task, dtype).train() for _ in range(threads)]
-    limits: list[float] = []  # examples up to which clients are batched, once known
+    limit = limit or _probed_once(task)
 
     def compute(theta: Tensor, cohort: Cohort, step: LocalStep) -> Iterator[Block]:
-        if not limits:
-            limits.append(_batched_up_to(task, theta, batch_on(few(cohort), task.device)))
+        most = limit(theta, cohort)
         for module in modules:
             load_flat(task, module, theta)
         for ids, batch in batches_on(cohort.gather, split(cohort, 4.0 * task.d, 0.0, budget), task.device):
@@ -52,9 +55,34 @@ def unfused(task: Task, dtype: torch.dtype = torch.float32, budget: int = MEMORY
                 first, part = piece
                 gradients(task, module, theta, part, out=rows[first : first + len(part.sizes)])
 
-            share_out(work, pieces(batch, limits[0]), modules)
+            with _without_fallback_warnings():
+                share_out(work, pieces(batch, most), modules)
             yield RowsBlock(rows.add_(theta, alpha=step.weight_decay).mul_(step.scale), ids)
             del batch, rows, work
+
+    return compute
+
+
+@contextmanager
+def _without_fallback_warnings() -> Iterator[None]:
+    """Silence `vmap` where an operation has no batching rule: looping over that one still beats a loop over all."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="There is a performance drop", category=UserWarning)
+        yield
+
+
+def unless_small(otherwise: Engine, task: Task, dtype: torch.dtype, budget: int) -> Engine:
+    """Compute cohorts whose clients are small enough for `vmap` by it, and all others by another engine.
+
+    For models with layers that the batched pass differentiates client by client, such as transposed convolutions.
+    """
+    if draws(task.template):
+        return otherwise
+    limit = _probed_once(task)
+    together = unfused(task, dtype, budget, limit)
+
+    def compute(theta: Tensor, cohort: Cohort, step: LocalStep) -> Iterator[Block]:
+        return (together if cohort.sizes.max() <= limit(theta, cohort) else otherwise)(theta, cohort, step)
 
     return compute
 
@@ -97,6 +125,18 @@ def gradients(task: Task, module: nn.Module, theta: Tensor, batch: Batch, out: T
     return torch.cat([found[slot.name].flatten(1).float() for slot in task.slots], 1, out=out)
 
 
+def _probed_once(task: Task) -> Limit:
+    """Return a function that probes the model with the first cohort it is given, and remembers the answer."""
+    known: list[float] = []
+
+    def limit(theta: Tensor, cohort: Cohort) -> float:
+        if not known:
+            known.append(_batched_up_to(task, theta, batch_on(few(cohort), task.device)))
+        return known[0]
+
+    return limit
+
+
 def _batched_up_to(task: Task, theta: Tensor, batch: Batch) -> float:
     """Return the number of a client's examples up to which `vmap` is faster; 0 if it cannot compute the model."""
     if not _agrees(task, theta, batch):
@@ -108,17 +148,16 @@ def _batched_up_to(task: Task, theta: Tensor, batch: Batch) -> float:
 
 
 def _agrees(task: Task, theta: Tensor, batch: Batch) -> bool:
-    """Return whether `vmap` gives the loop's rows on a few examples."""
+    """Return whether `vmap` gives the loop's rows on a few examples; a client alone stands twice."""
     module = working_copy(task, torch.float32).train()
     load_flat(task, module, theta)
     smallest = int(batch.sizes.min())
-    firsts = np.cumsum(batch.sizes) - batch.sizes
+    firsts = np.resize(np.cumsum(batch.sizes) - batch.sizes, max(len(batch.sizes), 2))
     keep = torch.from_numpy((firsts[:, None] + np.arange(smallest)).reshape(-1))
-    equal = Batch(batch.x[keep], batch.y[keep], np.full(len(batch.sizes), smallest))
+    equal = Batch(batch.x[keep], batch.y[keep], np.full(len(firsts), smallest))
     truth = client_rows(task, module, theta, equal, PLAIN)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")  # `vmap` warns where it has no batching rule
+        with _without_fallback_warnings():
             rows = gradients(task, module, theta, equal)
     except Exception as error:  # an operation without a batching rule may raise anything
         log.info("no vmap over clients: %s", str(error).partition("\n")[0])

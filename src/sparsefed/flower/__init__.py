@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sparsefed.flower.client import client, clip
     from sparsefed.flower.door import Admitted, Refusal, ReplyFormat, Request, admit
     from sparsefed.flower.faults import fault
+    from sparsefed.flower.leader import Secure
     from sparsefed.flower.red_team import red_team
     from sparsefed.flower.strategy import Strategy
 
@@ -27,6 +28,7 @@ _HOMES = {
     "Refusal": "door",
     "ReplyFormat": "door",
     "Request": "door",
+    "Secure": "leader",
     "Strategy": "strategy",
     "admit": "door",
     "client": "client",
@@ -43,6 +45,7 @@ __all__ = [
     "Refusal",
     "ReplyFormat",
     "Request",
+    "Secure",
     "Strategy",
     "admit",
     "client",

@@ -35,7 +35,7 @@ clientapp = "{package}.client:app"
 
 [tool.flwr.app.config]
 folder = "{folder}"
-"""
+{more}"""
 
 SERVER = '''\
 """The server of the federation that config.toml describes."""
@@ -77,12 +77,13 @@ def write_app(
         rehearsal: let nodes break their replies where their node config asks for it.
         name: the name of the app.
     """
+    helper = 'helper = ""\nhelper-key = ""\n' if table.get("secure") else ""
     given = {**(settings or {}), **({"red_team": True} if rehearsal else {})}
     server = "".join(f", {key}={value!r}" for key, value in given.items())
     imports, mods = (", fault", ", mods=[fault()]") if rehearsal else ("", "")
     return runs.write_all(
         {
-            folder / "pyproject.toml": PROJECT.format(name=name, package=PACKAGE, folder=run_folder),
+            folder / "pyproject.toml": PROJECT.format(name=name, package=PACKAGE, folder=run_folder, more=helper),
             folder / PACKAGE / "__init__.py": '"""A SparseFed config as a Flower app."""\n',
             folder / PACKAGE / "config.toml": toml.dumps(table),
             folder / PACKAGE / "server.py": SERVER.format(settings=server),

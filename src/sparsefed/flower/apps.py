@@ -25,10 +25,13 @@ from sparsefed import config as configs
 from sparsefed.config import BuiltSimulation, Config
 from sparsefed.config import lookup as names
 from sparsefed.config.build import DeviceSide, build_devices, local_steps
+from sparsefed.config.schema import SecureTable
 from sparsefed.core.engine import Cohort, LocalStep
+from sparsefed.core.errors import ConfigError
 from sparsefed.core.rng import integer_seed
 from sparsefed.defenses import as_rule
-from sparsefed.flower.client import CONFIG, Mod, Training, evaluated_reply, record_of, trained_reply
+from sparsefed.flower.client import CONFIG, Mod, Training, evaluated_reply, helping, record_of, trained_reply
+from sparsefed.flower.leader import Secure
 from sparsefed.flower.strategy import Strategy
 
 Given = str | Path | Mapping[str, Any] | Config
@@ -47,8 +50,10 @@ def server_app(config: Given, *, folder: str | Path | None = None, **settings: A
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         torch.set_num_threads(1)  # another number of threads adds in another order
-        place = context.run_config.get("folder") or folder
-        run(configs.as_config(config), grid, folder=str(place) if place else None, **settings)
+        parsed, given = configs.as_config(config), context.run_config
+        place = given.get("folder") or folder
+        secure = {} if parsed.secure is None else {"secure": _secure(parsed.secure, given)}
+        run(parsed, grid, **{"folder": str(place) if place else None, **secure, **settings})
 
     return app
 
@@ -71,6 +76,11 @@ def run(config: Config, grid: Grid, **settings: Any) -> Strategy:
 def strategy_of(built: BuiltSimulation, **settings: Any) -> Strategy:
     """Return the strategy of a config: its rule, cohort, schedule, seed and block size."""
     config = built.config
+    _check_deployable(config)
+    if config.secure is not None and settings.get("secure") is None:
+        raise ConfigError(
+            "the config has [secure]: give secure, a sparsefed.flower.Secure with the helper's node and key"
+        )
     steps = local_steps(config, built.setup.federation.partition)
     named = as_rule(config.defense.name, **config.defense.params)
     rule = named if config.train.local_lr is None else as_rule(names.defense(config, steps))
@@ -92,6 +102,27 @@ def strategy_of(built: BuiltSimulation, **settings: Any) -> Strategy:
     return Strategy(rule, **{**usual, **settings})
 
 
+def _secure(table: SecureTable, given: Mapping[str, Any]) -> Secure:
+    """Return the settings of a config's secure aggregation; who the helper is stands in Flower's run config."""
+    try:
+        return Secure(int(str(given["helper"])), str(given["helper-key"]), field=table.field, bits=table.bits)
+    except (KeyError, ValueError):
+        raise ConfigError(
+            "the config has [secure], so the server must know its helper: flwr run APP --run-config "
+            '\'helper="NODE ID" helper-key="PUBLIC KEY"\''
+        ) from None
+
+
+def _check_deployable(config: Config) -> None:
+    """Refuse what only a simulation has."""
+    train, secure = config.train, config.secure
+    if secure is not None and secure.scheme != "pine":
+        raise ConfigError(f"secure.scheme is '{secure.scheme}', which only a simulation has; a deployment has 'pine'")
+    for name, value in (("weights", train.weights), ("worker_momentum", train.worker_momentum)):
+        if value is not None:
+            raise ConfigError(f"train.{name} is {value!r}, which only a simulation has; leave it out")
+
+
 def client_app(config: Given, *, mods: Iterable[Mod] = ()) -> ClientApp:
     """Return a ClientApp that plays, in each round, the device of the config's federation that the server names."""
     app = ClientApp(mods=list(mods))
@@ -102,14 +133,14 @@ def client_app(config: Given, *, mods: Iterable[Mod] = ()) -> ClientApp:
         return parsed, build_devices(parsed)
 
     @app.train()
-    def train(message: Message, context: Context) -> Message:  # noqa: ARG001
+    def train(message: Message, context: Context) -> Message:
         torch.set_num_threads(1)  # another number of threads adds in another order
         (parsed, side), instructions = devices(), message.content[CONFIG]
         ids = np.array([int(instructions["device"])])
         batch = side.federation.training(ids, int(instructions["server-round"]))
         how = parsed.train
         training = Training(side.plan, side.weight_decay, how.local_lr, how.engine, how.dtype)
-        return trained_reply(message, side.task, batch, training)
+        return trained_reply(message, context, side.task, batch, training)
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:  # noqa: ARG001
@@ -117,6 +148,7 @@ def client_app(config: Given, *, mods: Iterable[Mod] = ()) -> ClientApp:
         batch = side.federation.gather(np.array([int(message.content[CONFIG].get("device", 0))]))
         return evaluated_reply(message, side.task, batch.x, batch.y)
 
+    helping(app)
     return app
 
 

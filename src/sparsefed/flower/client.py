@@ -77,20 +77,35 @@ def client(
     @app.train()
     def train(message: Message, context: Context) -> Message:
         x, y, *_ = map(_tensor, data(context))
-        return trained_reply(message, task(), Batch(x, y, np.array([len(y)])), training)
+        return trained_reply(message, context, task(), Batch(x, y, np.array([len(y)])), training)
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
         *_, x, y = map(_tensor, data(context))
         return evaluated_reply(message, task(), x, y)
 
+    helping(app)
     return app
 
 
-def trained_reply(message: Message, task: Task, batch: Batch, training: Training) -> Message:
-    """Return the reply to a request to train: the update, or the model, of this client."""
+def helping(app: ClientApp) -> None:
+    """Let an app answer as the helper of secure aggregation, on the node that was started as one."""
+
+    @app.query()
+    def query(message: Message, context: Context) -> Message:
+        from sparsefed.flower.sealed import helper_reply
+
+        return helper_reply(message, context)
+
+
+def trained_reply(message: Message, context: Context, task: Task, batch: Batch, training: Training) -> Message:
+    """Return the reply to a request to train: the update, or the model, of this client; or a sealed report of it."""
     theta, config = theta_of(message, task), message.content[CONFIG]
     update = local_update(theta, task, batch, training, config)
+    if "secure" in message.content:
+        from sparsefed.flower.sealed import sealed_reply
+
+        return sealed_reply(message, context, update, int(config["device"]))
     sent = theta - update if config.get("sends") == "model" else update
     numbers = MetricRecord({"num-examples": int(batch.sizes.sum()), "server-round": int(config["server-round"])})
     return Message(RecordDict({ARRAYS: record_of(task, sent), METRICS: numbers}), reply_to=message)

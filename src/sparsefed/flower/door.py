@@ -48,6 +48,8 @@ REASONS: Mapping[str, str] = {
     "count": "the number of examples is missing or impossible",
     "not finite": "the update holds NaN or infinity",
     "too long": "the norm of the update is absurd, beyond 1e30",
+    "report": "the sealed report is damaged, replayed, or made for another round or sender",
+    "proof": "the report does not prove that the norm is within the bound",
 }
 
 
@@ -132,6 +134,50 @@ def admit(message: Any, expected: ReplyFormat, request: Request, model: Tensor |
     """
     try:
         return _admitted(message, expected, request, model)
+    except _RefusedError as refused:
+        return refused.refusal
+    except Exception as error:
+        return Refusal("unreadable", printable(f"{type(error).__name__}: {error}", 200))
+
+
+def admit_arrays(arrays: Mapping[str, Any], expected: ReplyFormat) -> Admitted | Refusal:
+    """Return the update in arrays that another transport has decoded already, or the reason why it is refused."""
+    try:
+        _check_keys(arrays, expected)
+        row = np.empty(expected.d, np.float32)
+        for name, part in expected.parts.items():
+            array = arrays[name]
+            if not isinstance(array, np.ndarray) or str(array.dtype) != part.dtype:
+                kind = getattr(array, "dtype", type(array).__name__)
+                raise _RefusedError("dtype", f"{quoted(name)} is {quoted(str(kind))}, not {part.dtype}")
+            if array.shape != part.shape:
+                raise _RefusedError("shape", f"{quoted(name)} has shape {list(array.shape)}, not {list(part.shape)}")
+            if part.start is not None:
+                row[part.start : part.start + part.numbers] = array.ravel()
+        return Admitted(torch.from_numpy(row), _usable_norm(torch.from_numpy(row)))
+    except _RefusedError as refused:
+        return refused.refusal
+    except Exception as error:
+        return Refusal("unreadable", printable(f"{type(error).__name__}: {error}", 200))
+
+
+def admit_report(message: Any, request: Request, most: int) -> bytes | Refusal:
+    """Return the sealed report in a reply, or the reason why it is refused; never raise, whatever the reply holds.
+
+    Args:
+        message: the reply, as for `admit`.
+        request: whom the reply must come from, and what it must answer.
+        most: the bytes of a report.
+    """
+    try:
+        _check_origin(message, request)
+        arrays = _the_arrays(message.content)
+        if len(arrays) != 1:
+            raise _RefusedError("keys", f"{len(arrays)} arrays, where a report is one")
+        ((name, array),) = arrays.items()
+        if len(array.data) > most + HEADER_BYTES:
+            raise _RefusedError("size", f"the report has {len(array.data):,} bytes, of at most {most:,}")
+        return _numbers(name, array.data, ExpectedArray("uint8", tuple(array.shape), None)).tobytes()
     except _RefusedError as refused:
         return refused.refusal
     except Exception as error:

@@ -1,7 +1,8 @@
 """Broken and lying clients for a rehearsal: each of the faults that the door must refuse, as a client mod.
 
 Like `red_team`, it acts only where it was asked for twice: the node was started with `red-team=true fault="NAME"` in
-its node config, and the server announced a rehearsal.
+its node config, and the server announced a rehearsal. Several names, `fault="nan, garbage"`, are taken in turn, one a
+round.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ def fault() -> Mod:
     """Return a mod that breaks this client's replies as its node config says, in a rehearsal only."""
 
     def mod(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
-        name = str(context.node_config.get("fault", ""))
-        if not name or not rehearsing(message, context):
+        names = str(context.node_config.get("fault", "")).split(", ")
+        if names == [""] or not rehearsing(message, context):
             return call_next(message, context)
+        name = names[(int(message.content["config"]["server-round"]) - 1) % len(names)]
         if name not in FAULTS:
             raise ConfigError(unknown("fault", name, FAULTS))
         return FAULTS[name](message, call_next(message, context))
@@ -122,6 +124,21 @@ def _garbage(array: Array) -> Array:
     return Array(array.dtype, tuple(array.shape), STYPE, b"garbage")
 
 
+def _forged(message: Message, reply: Message) -> Message:
+    """Return, in place of a sealed report, one of a vector a hundred times too long that claims to have the bound."""
+    if "secure" not in message.content:
+        return reply
+    from sparsefed.flower.sealed import bytes_record, rounding_of
+    from sparsefed.secure.forgery import forged
+
+    task, rounding = rounding_of(message)
+    values = np.zeros(rounding.d, np.int64)
+    values[0] = 100 * rounding.bound
+    device = int(message.content["config"]["device"])
+    reply.content["report"] = bytes_record(forged("norm", task, device, values, np.random.default_rng(device)))
+    return reply
+
+
 FAULTS: Mapping[str, Fault] = {
     "wrong key": _wrong_key,
     "extra record": _extra_record,
@@ -139,4 +156,5 @@ FAULTS: Mapping[str, Fault] = {
     "10 000 keys": _many_keys,
     "old round": _old_round,
     "other sender": _other_sender,
+    "forged report": _forged,
 }

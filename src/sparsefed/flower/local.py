@@ -3,36 +3,48 @@
     with LocalFederation(Path("scratch"), nodes=10) as federation:
         federation.run(app)
 
-Everything is on the loopback interface and below one folder. Processes are ended by their own ids when it closes.
+Everything is on the loopback interface and below one folder. Processes are ended by their own ids when it closes. A
+SuperNode that ends by itself is started again, as a service manager does: one that was killed is refused by the
+SuperLink until its last heartbeat is a minute old, and ends.
 """
 
 from __future__ import annotations
 
-import datetime
-import ipaddress
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives import serialization as forms
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
-
 from sparsefed.core.errors import RunError
+from sparsefed.flower.certificates import HOST, write_certificates, write_key
 
 BIN = Path(sys.executable).parent
-HOST = "127.0.0.1"
 LINK = "local"
+PORTS = range(20_000, 32_000)  # below those that the system gives to outgoing connections, of which there are many
+SILENT, LAST = 20.0, 400  # seconds, and bytes of a log, in which an error is the last thing that a SuperNode said
+AGAIN = 10.0  # seconds after which a SuperNode that has ended is started again
+ALONE = 3  # seconds without a ServerApp after which Flower is asked for the status of a run, which is slow
+# Lets the system end a process when the one that started it is killed: PR_SET_PDEATHSIG, where there is a prctl.
+_ENDING_WITH_PARENT = (
+    "import ctypes, os, sys; prctl = getattr(ctypes.CDLL(None), 'prctl', None); prctl and prctl(1, 9, 0, 0, 0); "
+    "os.execv(sys.argv[1], sys.argv[1:])"
+)
+# `flower-superlink`, whose database waits a minute for its turn: of ten nodes that reply at once on a busy machine,
+# some wait longer than Flower's five seconds, and a SuperNode that is refused stops working.
+_PATIENT_LINK = (
+    "import sys; from flwr.supercore import sql_mixin as sql; "
+    "sql.SQLITE_PRAGMAS = (*sql.SQLITE_PRAGMAS, ('busy_timeout', '60000')); "
+    "from flwr.superlink.cli import flower_superlink; sys.exit(flower_superlink())"
+)
 _REGISTER = (
     "import sys; from flwr.cli.app import app; [app(c.split(chr(9)), standalone_mode=False) for c in sys.argv[1:]]"
 )
@@ -57,12 +69,13 @@ class LocalFederation:
         self._ports = _free_ports(nodes + 1)
         self.link: subprocess.Popen[bytes] | None = None
         self.supernodes: dict[int, subprocess.Popen[bytes]] = {}
+        self._changing, self._closed = threading.RLock(), threading.Event()
 
     # --- beginning and end -------------------------------------------------------------------------------------------
 
     def __enter__(self) -> LocalFederation:
         self.folder.mkdir(parents=True, exist_ok=True)
-        _write_certificates(self.folder)
+        write_certificates(self.folder)
         home = self.folder / "flwr"
         home.mkdir(exist_ok=True)
         (home / "config.toml").write_text(
@@ -74,6 +87,7 @@ class LocalFederation:
             self._register()
             for i in range(self.nodes):
                 self.start_node(i)
+            threading.Thread(target=self._restart_nodes, daemon=True).start()
         except BaseException:
             self.close()
             raise
@@ -84,10 +98,12 @@ class LocalFederation:
 
     def close(self) -> None:
         """End every process that this federation started, and what they started."""
-        for process in [*self.supernodes.values(), *([self.link] if self.link else [])]:
-            _end(process)
-        self.supernodes.clear()
-        self.link = None
+        self._closed.set()
+        with self._changing:
+            for process in [*self.supernodes.values(), *([self.link] if self.link else [])]:
+                _end(process)
+            self.supernodes.clear()
+            self.link = None
         while left := self.processes():  # what the SuperLink started runs in sessions of its own
             for pid in left:
                 with suppress(ProcessLookupError):
@@ -101,10 +117,12 @@ class LocalFederation:
         secure = ["--ssl-ca-certfile", "ca.pem", "--ssl-certfile", "link.pem", "--ssl-keyfile", "link.key"]
         self.link = self._start(
             "superlink",
-            "flower-superlink",
+            Path(sys.executable).name,
+            *("-c", _PATIENT_LINK),
             *[str(self.folder / part) if part.endswith((".pem", ".key")) else part for part in secure],
             "--enable-supernode-auth",
-            *("--host", HOST, "--port", str(self._ports[0]), "--database", str(self.folder / "link.db")),
+            *("--host", HOST, "--port", str(self._ports[0])),
+            *("--database", f"sqlite:///{self.folder / 'link.db'}"),
             "--disable-runtime-dependency-installation",
         )
         _await_port(self._ports[0], self.link, self._wait, self.folder / "superlink.log")
@@ -112,13 +130,14 @@ class LocalFederation:
     def start_node(self, i: int) -> None:
         """Start a SuperNode, with the key that is its identity."""
         config = f"partition-id={i} {self._node_config.get(i, '')}".strip()
-        self.supernodes[i] = self._start(
-            f"node-{i}",
-            "flower-supernode",
-            *("--root-certificates", str(self.folder / "ca.pem"), "--superlink", f"{HOST}:{self._ports[0]}"),
-            *("--auth-supernode-private-key", str(self.folder / f"node-{i}.key")),
-            *("--host", HOST, "--port", str(self._ports[i + 1]), "--node-config", config),
-        )
+        with self._changing:
+            self.supernodes[i] = self._start(
+                f"node-{i}",
+                "flower-supernode",
+                *("--root-certificates", str(self.folder / "ca.pem"), "--superlink", f"{HOST}:{self._ports[0]}"),
+                *("--auth-supernode-private-key", str(self.folder / f"node-{i}.key")),
+                *("--host", HOST, "--port", str(self._ports[i + 1]), "--node-config", config),
+            )
 
     def kill_link(self) -> None:
         """End the SuperLink by SIGKILL; a ServerApp that it started notices, and ends too."""
@@ -149,8 +168,24 @@ class LocalFederation:
         return found
 
     def kill_node(self, i: int) -> None:
-        """End a SuperNode, and the client that it runs, by SIGKILL."""
-        _end(self.supernodes.pop(i))
+        """End a SuperNode, and the client that it runs, by SIGKILL; it stays dead until `start_node`."""
+        with self._changing:
+            _end(self.supernodes.pop(i))
+
+    def _restart_nodes(self) -> None:
+        """Start SuperNodes again that have ended by themselves, until the federation is closed."""
+        while not self._closed.wait(AGAIN):
+            with self._changing:
+                for i in [i for i, process in self.supernodes.items() if self._has_stopped(i, process)]:
+                    if not self._closed.is_set():
+                        _end(self.supernodes[i])
+                        self.start_node(i)
+
+    def _has_stopped(self, i: int, process: subprocess.Popen[bytes]) -> bool:
+        """Return whether a SuperNode has ended, or has given up: on an error of the SuperLink it only stops working."""
+        log = self.folder / f"node-{i}.log"
+        silent = time.time() - log.stat().st_mtime > SILENT
+        return process.poll() is not None or (silent and b"ERROR" in log.read_bytes()[-LAST:])
 
     # --- runs --------------------------------------------------------------------------------------------------------
 
@@ -166,20 +201,22 @@ class LocalFederation:
         """
         given = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
         override = ["--run-config", given] if given else []
-        answer = self.flwr("run", str(app), LINK, *override, "--format", "json")
+        answer = self.flwr("run", str(app.resolve()), LINK, *override, "--format", "json")
         if not answer.get("success") or "run-id" not in answer:
             raise RunError(f"Flower did not start the app: {answer}")
         return str(answer["run-id"])
 
-    def wait(self, run: str, seconds: float) -> str:
-        """Return the status of a run once it has ended.
+    def wait(self, run: str, seconds: float, watch: Callable[[], None] = lambda: None) -> str:
+        """Return the status of a run once it has ended; call `watch` every second until then.
 
         Raises:
             RunError: if it goes on after these seconds.
         """
-        until = time.monotonic() + seconds
+        until, alone = time.monotonic() + seconds, 0
         while time.monotonic() < until:
-            if not self.server_apps() and (status := self.status(run)).startswith("finished"):
+            watch()
+            alone = 0 if self.server_apps() else alone + 1
+            if alone >= ALONE and (status := self.status(run)).startswith("finished"):
                 return status
             time.sleep(1.0)
         raise RunError(f"run {run} is still going on after {seconds:g} s; look into {self.folder / 'superlink.log'}")
@@ -188,6 +225,11 @@ class LocalFederation:
         """Return the status of a run."""
         runs = self.flwr("list", LINK, "--run-id", run, "--format", "json").get("runs", [])
         return str(runs[0]["status"]) if runs else "unknown"
+
+    def node_ids(self) -> list[int]:
+        """Return the ids under which the SuperLink knows the nodes, in their order."""
+        nodes = self.flwr("supernode", "list", LINK, "--format", "json").get("nodes", [])  # as they were registered
+        return [int(node["node-id"]) for node in nodes]
 
     def flwr(self, *args: str) -> dict[str, Any]:
         """Return the answer of a `flwr` command in JSON."""
@@ -209,7 +251,7 @@ class LocalFederation:
             if not (self.folder / f"node-{i}.pub").exists()
         ]
         for i in range(self.nodes):
-            _write_key(self.folder / f"node-{i}")
+            write_key(self.folder / f"node-{i}")
         if not commands:
             return
         done = subprocess.run(
@@ -221,7 +263,7 @@ class LocalFederation:
     def _start(self, name: str, command: str, *args: str) -> subprocess.Popen[bytes]:
         with (self.folder / f"{name}.log").open("ab") as log:
             return subprocess.Popen(
-                [str(BIN / command), *args],
+                [sys.executable, "-ISc", _ENDING_WITH_PARENT, str(BIN / command), *args],
                 cwd=self.folder,
                 env=self._environment(),
                 stdin=subprocess.DEVNULL,
@@ -232,6 +274,7 @@ class LocalFederation:
 
     def _environment(self) -> dict[str, str]:
         kept = {key: value for key, value in os.environ.items() if not key.startswith("FLWR_")}
+        kept.pop("PYTHONDONTWRITEBYTECODE", None)  # every message starts a Python, which would compile everything anew
         return {
             **kept,
             "PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}",
@@ -250,14 +293,14 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind((HOST, 0))
-        return [int(each.getsockname()[1]) for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+    free: list[int] = []
+    for port in random.SystemRandom().sample(PORTS, len(PORTS)):
+        with suppress(OSError), socket.socket() as trial:
+            trial.bind((HOST, port))
+            free.append(port)
+        if len(free) == count:
+            return free
+    raise RunError(f"{count} ports between {PORTS.start} and {PORTS.stop} are needed, and {len(free)} are free")
 
 
 def _await_port(port: int, process: subprocess.Popen[bytes], seconds: float, log: Path) -> None:
@@ -267,59 +310,3 @@ def _await_port(port: int, process: subprocess.Popen[bytes], seconds: float, log
             return
         time.sleep(0.2)
     raise RunError(f"the SuperLink did not come up: {log.read_text()[-500:]}")
-
-
-# --- certificates and keys -------------------------------------------------------------------------------------------
-
-
-def _write_certificates(folder: Path) -> None:
-    """Write an authority of our own and the SuperLink's certificate by it, unless they are there."""
-    if (folder / "link.pem").exists():
-        return
-    authority, link = (ec.generate_private_key(ec.SECP384R1()) for _ in range(2))
-    _write_secret(folder / "link.key", link, forms.PrivateFormat.PKCS8)
-    own = _certificate("sparsefed rehearsal", authority, "sparsefed rehearsal", authority, is_authority=True)
-    issued = _certificate(HOST, link, "sparsefed rehearsal", authority, is_authority=False)
-    (folder / "ca.pem").write_bytes(own.public_bytes(forms.Encoding.PEM))
-    (folder / "link.pem").write_bytes(issued.public_bytes(forms.Encoding.PEM))
-
-
-def _certificate(
-    subject: str,
-    key: ec.EllipticCurvePrivateKey,
-    issuer: str,
-    by: ec.EllipticCurvePrivateKey,
-    *,
-    is_authority: bool,
-) -> x509.Certificate:
-    names = [x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]) for name in (subject, issuer)]
-    now = datetime.datetime.now(datetime.UTC)
-    hosts: Sequence[x509.GeneralName] = [x509.IPAddress(ipaddress.ip_address(HOST)), x509.DNSName("localhost")]
-    return (
-        x509.CertificateBuilder()
-        .subject_name(names[0])
-        .issuer_name(names[1])
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(days=30))
-        .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
-        .add_extension(x509.SubjectAlternativeName(hosts), critical=False)
-        .sign(by, hashes.SHA384())
-    )
-
-
-def _write_key(path: Path) -> None:
-    """Write a node's key pair, unless it is there."""
-    if path.with_suffix(".pub").exists():
-        return
-    key = ec.generate_private_key(ec.SECP384R1())
-    _write_secret(path.with_suffix(".key"), key, forms.PrivateFormat.OpenSSH)
-    public = key.public_key().public_bytes(forms.Encoding.OpenSSH, forms.PublicFormat.OpenSSH)
-    path.with_suffix(".pub").write_bytes(public + b"\n")
-
-
-def _write_secret(path: Path, key: ec.EllipticCurvePrivateKey, form: forms.PrivateFormat) -> None:
-    content = key.private_bytes(forms.Encoding.PEM, form, forms.NoEncryption())
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(content)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -158,58 +158,3 @@ def _stacked(held: list[tuple[Asked, Admitted]], expected: ReplyFormat) -> Reply
         exponent = math.frexp(expected.cap)[1]  # scaled by a power of two, which changes no bit of a mean
         weights = torch.tensor([math.ldexp(reply.examples, -exponent) for _, reply in held], dtype=torch.float64)
     return ReplyBlock(tensor, np.array([asked.device for asked, _ in held]), norms, weights)
-
-
-class Collector:
-    """Reads the replies of a round from a transport, until all are in or the deadline has passed."""
-
-    def __init__(
-        self,
-        pull: Callable[[str], Any],
-        now: Callable[[], float],
-        sleep: Callable[[float], None],
-        until: float,
-        every: float,
-    ) -> None:
-        """Prepare to collect replies.
-
-        Args:
-            pull: returns the reply to the message with this id, a Refusal, or None if there is none yet.
-            now: a clock, in seconds.
-            sleep: waits for this many seconds.
-            until: the deadline, on that clock.
-            every: seconds between two tries.
-        """
-        self._pull, self._now, self._sleep, self._until, self._every = pull, now, sleep, until, every
-
-    def in_order(self, asked: Iterable[Asked]) -> Iterator[tuple[Asked, Any]]:
-        """Yield the reply of each node in turn; the transport keeps the others meanwhile, so memory holds one."""
-        for one in asked:
-            yield one, self._await(one)
-
-    def as_they_come(self, asked: Iterable[Asked]) -> Iterator[tuple[Asked, Any]]:
-        """Yield replies in the order of their arrival."""
-        waiting, last = list(asked), False
-        while waiting and not last:
-            last = self._now() >= self._until
-            for one in list(waiting):
-                if (reply := self._pulled(one)) is not None:
-                    waiting.remove(one)
-                    yield one, reply
-                    del reply
-            if waiting and not last:
-                self._sleep(self._every)
-        yield from ((one, Refusal("late")) for one in waiting)
-
-    def _await(self, one: Asked) -> Any:
-        while True:
-            last = self._now() >= self._until
-            reply = self._pulled(one)
-            if reply is not None:
-                return reply
-            if last:
-                return Refusal("late")
-            self._sleep(min(self._every, max(0.0, self._until - self._now())))
-
-    def _pulled(self, one: Asked) -> Any:
-        return self._pull(one.request.message_id) if one.request.message_id else Refusal("unsent")

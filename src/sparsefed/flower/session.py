@@ -16,15 +16,19 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
-from sparsefed.core.errors import RunError, printable
+from sparsefed.core.errors import ConfigError, RunError
 from sparsefed.core.rng import integer_seed
 from sparsefed.core.round import UNREPORTED, RoundReport, ServerState
 from sparsefed.defenses import Rule, rule_info
-from sparsefed.flower.door import MOST_METRICS, Refusal, ReplyFormat, Request
+from sparsefed.flower.door import Refusal, ReplyFormat, Request
+from sparsefed.flower.evaluation import medians, usual_names
 from sparsefed.flower.journal import Journal, restore, state_of
+from sparsefed.flower.leader import HELPER, SealedReplies, SealedRound, leader_key
 from sparsefed.flower.records import arrays_of, metric_record, record_of_model, tensors_of
-from sparsefed.flower.replies import Asked, Collector, RefusedReply, RoundReplies, TooFewRepliesError
+from sparsefed.flower.replies import Asked, RefusedReply, RoundReplies, TooFewRepliesError
 from sparsefed.flower.roster import Roster
+from sparsefed.flower.sealed import SECURE
+from sparsefed.flower.transport import collector_of, online_nodes, pushed
 from sparsefed.kernels.rows import row_norms
 from sparsefed.runs import is_run, load_config
 from sparsefed.server import NamedBlocks, Server, ServerStep
@@ -37,7 +41,6 @@ log = logging.getLogger("sparsefed.flower")
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 
 ARRAYS, CONFIG = "arrays", "config"  # the names of the records of a request, as FedAvg has them
-TRANSPORT = ("httpx", "httpcore", "grpc")  # modules of the exceptions that say that the SuperLink cannot be reached
 LEAST_NODES = 2
 
 
@@ -59,8 +62,10 @@ class Session:
         self.expected = ReplyFormat.of(arrays, self.server.layout, options.weight_cap)
         self.roster = Roster()
         self.refused: list[RefusedReply] = []
-        self._deadline = deadline
+        self._deadline = self._wait = deadline
         self._asked: list[Asked] = []
+        self._sealed: SealedRound | None = None
+        self._nonces: set[bytes] = set()
         self._train, self._evaluate = ConfigRecord(), ConfigRecord()
         self._score: Evaluate | None = None
         self.result = Result()
@@ -114,8 +119,9 @@ class Session:
             yield RoundReport(state_of(self.server), metrics, time.perf_counter() - began)
 
     def _round(self, grid: Grid) -> Mapping[str, Any]:
-        """Do one round, repeated if it has no quorum."""
+        """Do one round, repeated if it has no quorum; each time it waits twice as long, or late nodes fall behind."""
         for attempt in range(self.options.retries + 1):
+            self._wait = self._deadline * 2**attempt
             try:
                 return self._attempt(grid, self.server.round + 1)
             except TooFewRepliesError as error:
@@ -125,17 +131,14 @@ class Session:
 
     def _attempt(self, grid: Grid, round: int) -> Mapping[str, Any]:
         messages = self.requests(grid, round)
-        ids = list(grid.push_messages(messages))
+        ids = pushed(grid, messages)
         del messages
-        ids += [""] * (len(self._asked) - len(ids))
         asked = [
-            one._replace(request=one.request._replace(message_id=id or ""))
-            for one, id in zip(self._asked, ids, strict=True)
+            one._replace(request=one.request._replace(message_id=id)) for one, id in zip(self._asked, ids, strict=True)
         ]
-        until = time.monotonic() + self._deadline
-        collector = Collector(lambda id: _pulled(grid, id), time.monotonic, time.sleep, until, self.options.poll)
+        collector = collector_of(grid, self._wait, self.options.poll)
         collect = collector.as_they_come if self.options.spare else collector.in_order
-        return self._step(round, collect(asked), len(asked))
+        return self._step(round, collect(asked), len(asked), grid)
 
     def _note(self, report: RoundReport) -> None:
         round, metrics = report.state.round, scalars(report.metrics)
@@ -159,17 +162,33 @@ class Session:
         wanted = self.options.cohort or len(online)
         nodes = self.roster.cohort(online, wanted + self.options.spare, self.options.sample, self.seed, round)
         self._asked = [Asked(self.roster.number(node), Request(node, round)) for node in nodes]
+        self._sealed = self._seal(round, wanted)
+        sealed = {} if self._sealed is None else {SECURE: self._sealed.record()}
         arrays = self.arrays()
         return [
             Message(
-                RecordDict({ARRAYS: arrays, CONFIG: self._instructions(round, self.roster.number(node))}),
+                RecordDict({ARRAYS: arrays, CONFIG: self._instructions(round, self.roster.number(node)), **sealed}),
                 node,
                 MessageType.TRAIN,
-                ttl=self._deadline + 60,
+                ttl=self._wait + 60,
                 group_id=str(round),
             )
             for node in nodes
         ]
+
+    def _seal(self, round: int, clients: int) -> SealedRound | None:
+        """Return the secure aggregation of a round, if the deployment has it."""
+        if (secure := self.options.secure) is None:
+            return None
+        rounding = secure.rounding(self.expected.d, self.server.budget(self.options.rate(round)), clients)
+        return SealedRound(secure, leader_key(self.journal.folder), rounding, round, self._nonces)
+
+    def _ask_helper(self, grid: Grid, sealed: SealedRound) -> tuple[Request, Any]:
+        """Put the question of a round to the helper and return what was asked, and its reply or a Refusal."""
+        (id,) = pushed(grid, [sealed.question(self._wait + 60)])
+        asked = Asked(HELPER, Request(sealed.secure.helper, sealed.task.round, id))
+        ((_, reply),) = collector_of(grid, self._wait, self.options.poll).in_order([asked])
+        return asked.request, reply
 
     def _instructions(self, round: int, device: int) -> ConfigRecord:
         options = self.options
@@ -187,20 +206,26 @@ class Session:
         )
 
     def _online(self, grid: Grid, round: int) -> list[int]:
+        """Return the connected nodes but the helper's; wait while they are too few, or the helper is missing."""
         options = self.options
         least = options.nodes or ((options.cohort or LEAST_NODES - options.spare) + options.spare)
+        helper = set() if options.secure is None else {options.secure.helper}
         until, noticed = time.monotonic() + options.patience, False
-        while len(online := list(grid.get_node_ids())) < least:
+        while True:
+            connected = set(online_nodes(grid))
+            online = sorted(connected - helper)
+            if len(online) >= least and helper <= connected:
+                return online
+            shortage = f"{len(online)} of {least}" + ("" if helper <= connected else ", without the helper,")
             if time.monotonic() >= until:
                 raise RunError(
-                    f"round {round} needs {least} nodes, but only {len(online)} were connected after "
-                    f"{options.patience:g} s; start more nodes and run it again: it continues from the last checkpoint"
+                    f"round {round} needs more nodes: {shortage} were connected after {options.patience:g} s; start "
+                    "more nodes and run it again: it continues from the last checkpoint"
                 )
             if not noticed:
                 noticed = True
-                log.info("round %d waits for nodes: %d of %d are connected", round, len(online), least)
+                log.info("round %d waits for nodes: %s are connected", round, shortage)
             time.sleep(min(options.poll * 5, 1.0))
-        return online
 
     def aggregate(self, round: int, replies: Iterable[Message]) -> Mapping[str, Any]:
         """Aggregate replies that another loop has collected; without a quorum the model stays as it is."""
@@ -219,18 +244,31 @@ class Session:
             log.warning("%s", error)
             return {"round": round, "skipped": 1}
 
-    def _step(self, round: int, arriving: Iterable[tuple[Asked, Any]], asked: int) -> Mapping[str, Any]:
-        options, server = self.options, self.server
+    def _replies(
+        self, round: int, arriving: Iterable[tuple[Asked, Any]], asked: int, grid: Grid | None
+    ) -> RoundReplies | SealedReplies:
+        options = self.options
         wanted = min(options.cohort or asked, asked)
-        replies = RoundReplies(
+        quorum = options.quorum or wanted // 2 + 1
+        if (sealed := self._sealed) is not None:
+            if grid is None:
+                raise ConfigError("secure aggregation asks the helper while it aggregates: use Strategy.start")
+            return SealedReplies(round, sealed, arriving, quorum, lambda: self._ask_helper(grid, sealed))
+        return RoundReplies(
             round,
             self.expected,
             arriving,
             wanted=wanted,
-            quorum=options.quorum or wanted // 2 + 1,
-            model=server.theta if options.sends == "model" else None,
+            quorum=quorum,
+            model=self.server.theta if options.sends == "model" else None,
             rows_per_block=self._rows_per_block(),
         )
+
+    def _step(
+        self, round: int, arriving: Iterable[tuple[Asked, Any]], asked: int, grid: Grid | None = None
+    ) -> Mapping[str, Any]:
+        options, server = self.options, self.server
+        replies = self._replies(round, arriving, asked, grid)
         root = None if options.root is None else options.root(server.theta, round)
         try:
             budget = server.budget(options.rate(round))
@@ -240,7 +278,7 @@ class Session:
         self.journal.used(round, [one.device for one in self._asked], replies.used, step.clipped)
         return _metrics(options.rate(round), budget, replies, step)
 
-    def _ordered(self, replies: RoundReplies) -> NamedBlocks:
+    def _ordered(self, replies: RoundReplies | SealedReplies) -> NamedBlocks:
         """Return the updates as a stream; those that came in any order to a rule of rows, in the order of devices."""
         if not self.options.spare or not rule_info(self.server.rule.function).needs:
             return NamedBlocks(replies.blocks())
@@ -265,13 +303,12 @@ class Session:
         round, scores = self.server.round, dict[str, Any]()
         if self._score is not None and (record := self._score(round, self.arrays())) is not None:
             self.result.evaluate_metrics_serverapp[round] = record
-            scores |= _usual_names(record)
+            scores |= usual_names(record)
         if self.options.evaluate_share:
-            ids = [id for id in grid.push_messages(self.evaluations(grid, round, self._evaluate)) if id]
-            until = time.monotonic() + self._deadline
-            collector = Collector(lambda id: _pulled(grid, id), time.monotonic, time.sleep, until, self.options.poll)
-            asked = [Asked(0, Request(0, round, id)) for id in ids]
-            theirs = Session.medians(reply for _, reply in collector.as_they_come(asked))
+            ids = pushed(grid, self.evaluations(grid, round, self._evaluate))
+            collector = collector_of(grid, self._deadline, self.options.poll)
+            asked = [Asked(0, Request(0, round, id)) for id in ids if id]
+            theirs = medians(reply for _, reply in collector.as_they_come(asked))
             if theirs:
                 self.result.evaluate_metrics_clientapp[round] = metric_record(theirs)
             scores |= {f"client_{name}": value for name, value in theirs.items()}
@@ -279,7 +316,7 @@ class Session:
 
     def evaluations(self, grid: Grid, round: int, config: ConfigRecord) -> list[Message]:
         """Return requests to a share of the connected nodes to evaluate the model."""
-        online = list(grid.get_node_ids())
+        online = online_nodes(grid)
         self.roster.join(online)
         count = min(len(online), math.ceil(self.options.evaluate_share * len(online)))
         if not count:
@@ -292,16 +329,6 @@ class Session:
         }
         kind, ttl = MessageType.EVALUATE, self._deadline + 60
         return [Message(record, node, kind, ttl=ttl, group_id=str(round)) for node, record in records.items()]
-
-    @staticmethod
-    def medians(replies: Iterable[Any]) -> dict[str, float]:
-        """Return the median over the nodes of each metric that they report; what is no finite number is left out."""
-        values: dict[str, list[float]] = {}
-        for reply in replies:
-            for name, value in _reported(reply):
-                values.setdefault(name, []).append(value)
-        enough = max(map(len, values.values()), default=0) // 2  # a name that few report is theirs alone
-        return {name: median(all) for name, all in sorted(values.items()) if len(all) > enough}
 
     # --- papers ------------------------------------------------------------------------------------------------------
 
@@ -338,21 +365,7 @@ def _seed(options: Options) -> int:
     return secrets.randbits(62)
 
 
-def _pulled(grid: Grid, id: str) -> Any:
-    """Return the reply to a message, a Refusal if it cannot be decoded, or None if there is none yet."""
-    try:
-        replies = list(grid.pull_messages([id]))
-    except Exception as error:
-        if type(error).__module__.split(".")[0] in TRANSPORT:
-            raise RunError(
-                f"the SuperLink cannot be reached ({printable(error, 200)}); start it and run this again: it continues "
-                "from the last checkpoint"
-            ) from error
-        return Refusal("unreadable", printable(f"{type(error).__name__}: {error}", 200))
-    return replies[0] if replies else None
-
-
-def _metrics(lr: float, budget: float, replies: RoundReplies, step: ServerStep) -> dict[str, Any]:
+def _metrics(lr: float, budget: float, replies: RoundReplies | SealedReplies, step: ServerStep) -> dict[str, Any]:
     """Return the metrics of a round: those of a simulation, and the refusals by reason; numbers alone."""
     reasons, norms = replies.reasons, replies.norms
     return {
@@ -366,32 +379,9 @@ def _metrics(lr: float, budget: float, replies: RoundReplies, step: ServerStep) 
         "budget": budget if math.isfinite(budget) else None,
         "update_norm": float(row_norms(step.delta[None])[0]),
         **{name: value for name, value in step.stats.items() if name not in UNREPORTED},
-        "dropped": step.received - len(norms),
+        "dropped": step.received - len(replies.used),
         "refused": sum(reasons.values()),
         **{f"refused_{reason.replace(' ', '_')}": count for reason, count in sorted(reasons.items())},
-    }
-
-
-def _reported(reply: Any) -> Iterator[tuple[str, float]]:
-    """Yield the finite numbers that a reply to an evaluation reports."""
-    try:
-        if isinstance(reply, Refusal) or reply.has_error():
-            return
-        for record in list(reply.content.metric_records.values())[:1]:
-            for name, value in list(record.items())[:MOST_METRICS]:
-                if name != "num-examples" and isinstance(value, (int, float)) and math.isfinite(value):
-                    yield printable(name, 60), float(value)
-    except Exception as error:
-        log.warning("an evaluation could not be read: %s", printable(error, 200))
-
-
-def _usual_names(record: MetricRecord) -> dict[str, Any]:
-    """Return the metrics of the server's evaluation under the names that reports know."""
-    usual = {"accuracy": "test_accuracy", "loss": "test_loss"}
-    return {
-        usual.get(name, name): value
-        for name, value in record.items()
-        if isinstance(value, (int, float)) or name == "class_accuracy"
     }
 
 

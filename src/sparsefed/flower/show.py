@@ -14,7 +14,7 @@ import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,9 +37,10 @@ from sparsefed.reports import document as doc
 from sparsefed.reports import to_html
 from sparsefed.results.numbers import percent
 
-NODES, ROUNDS, DEADLINE = 10, 5, 25.0
+NODES, ROUNDS, DEADLINE = 10, 5, 120.0
 LIES = {3: "nan", 6: "wrong shape"}  # by node, in the order of starting
 DYING = 8
+LONGEST = 900.0  # seconds
 CONFIG: dict[str, Any] = {
     "name": "flower",
     "seed": 18,
@@ -57,7 +58,7 @@ def show(folder: Path) -> Path:
     """Run the show in a folder, which is emptied, and return the page."""
     shutil.rmtree(folder, ignore_errors=True)
     config = configs.parse(CONFIG)
-    settings = {"deadline": DEADLINE, "nodes": NODES - 1}
+    settings = {"deadline": DEADLINE, "nodes": NODES // 2 + 1}
     write_app(folder / "app", configs.dump(config), settings=settings, rehearsal=True)
     lies = {i: f'red-team="true" fault="{name}"' for i, name in LIES.items()}
     began = time.monotonic()
@@ -66,10 +67,7 @@ def show(folder: Path) -> Path:
             f"A SuperLink and {NODES} SuperNodes are up, with TLS and keys; {len(LIES)} of them will lie.", flush=True
         )
         run = federation.submit(folder / "app", folder=str((folder / "run").resolve()))
-        _await_round(folder / "run", 1, federation, run)
-        print(f"Round 1 is done; killing node {DYING}.", flush=True)
-        federation.kill_node(DYING)
-        status = federation.wait(run, 600)
+        status = federation.wait(run, LONGEST, _narrator(folder / "run", federation))
     print(f"Flower says: {status}, after {time.monotonic() - began:.0f} s.", flush=True)
     path = folder / "flower.html"
     document = page(folder / "run", status)
@@ -81,13 +79,24 @@ def show(folder: Path) -> Path:
     return path
 
 
-def _await_round(folder: Path, round: int, federation: LocalFederation, run: str) -> None:
-    """Wait until a round is in the folder's metrics, or the run has ended."""
-    metrics = folder / runs.METRICS
-    while not metrics.exists() or len(metrics.read_bytes().splitlines()) < round:
-        time.sleep(1.0)
-        if not federation.server_apps() and federation.status(run).startswith("finished"):
-            return
+def _narrator(folder: Path, federation: LocalFederation) -> Callable[[], None]:
+    """Return a function that tells of the rounds done since it was last called, and kills a node after the first."""
+    seen: list[Mapping[str, Any]] = []
+
+    def narrate() -> None:
+        rows = runs.load_run(folder).rows if (folder / runs.METRICS).exists() else ()
+        for row in rows[len(seen) :]:
+            print(
+                f"Round {row['round']} of {ROUNDS}: {row['cohort']} nodes asked, {row['refused']} refused, "
+                f"test accuracy {percent(row.get('test_accuracy'))}.",
+                flush=True,
+            )
+            if not seen:
+                federation.kill_node(DYING)
+                print(f"Node {DYING} was killed (SIGKILL).", flush=True)
+            seen.append(row)
+
+    return narrate
 
 
 # --- what it should have been ----------------------------------------------------------------------------------------

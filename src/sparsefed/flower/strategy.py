@@ -27,8 +27,10 @@ from sparsefed.core.federation import SAMPLING, Sampling
 from sparsefed.core.round import RoundReport
 from sparsefed.core.schedule import Schedule
 from sparsefed.core.types import Defense
-from sparsefed.defenses import Rule, as_rule, rule_info
+from sparsefed.defenses import DEFENSES, Rule, as_rule, rule_info
 from sparsefed.defenses.modes import Mode, PresetName
+from sparsefed.flower.evaluation import medians
+from sparsefed.flower.leader import Secure
 from sparsefed.flower.records import metric_record
 from sparsefed.flower.session import Session
 from sparsefed.trackers import Tracker
@@ -66,7 +68,8 @@ class Options:
     table: Mapping[str, Any] | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     red_team: bool = False
-    poll: float = 0.2
+    secure: Secure | None = None
+    poll: float = 0.5
 
     def __post_init__(self) -> None:
         if self.sends not in ("update", "model"):
@@ -132,6 +135,7 @@ class Strategy(FlowerStrategy):
         checkpoint_every: rounds between checkpoints.
         trackers: further destinations of the metrics.
         on_round: called with the report of every round.
+        secure: add up updates that the server does not see, with a helper: `sparsefed.flower.Secure`.
         red_team: announce to the clients that this is a rehearsal, in which `red_team` mods may attack.
         settings: further fields of `Options`, and the parameters of a rule given by name.
 
@@ -231,7 +235,7 @@ class Strategy(FlowerStrategy):
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:  # noqa: ARG002
         """Return the median of each metric over the nodes, so that a minority cannot move it far."""
-        metrics = Session.medians(replies)
+        metrics = medians(replies)
         return metric_record(metrics) if metrics else None
 
     # --- state -------------------------------------------------------------------------------------------------------
@@ -252,5 +256,21 @@ def _check_rule(rule: Rule, options: Options) -> None:
     info = rule_info(rule.function)
     if options.weight_cap is not None and (not info.weights or rule.parameters.get("pre")):
         raise ConfigError(f"{rule} weighs updates by its own rule, so weight_cap cannot be given; leave it out")
+    if options.secure is not None:
+        _check_secure(rule, options)
     if "root" in info.needs and options.root is None:
         raise ConfigError(f"{rule} compares with an update of the server's own: give root, (model, round) -> update")
+
+
+def _check_secure(rule: Rule, options: Options) -> None:
+    """Refuse what needs more than the sum of updates whose norms are proven."""
+    info = rule_info(rule.function)
+    if not info.weights or rule.parameters.get("pre"):
+        sums = ", ".join(name for name, other in DEFENSES.items() if rule_info(other).weights)
+        raise ConfigError(f"{rule} needs single updates, but secure aggregation has sums alone; rules for it: {sums}")
+    if rule.parameters.get("clip") == "quantile":
+        raise ConfigError("clip = 'quantile' needs the norms of updates, which secure aggregation hides; use 'fixed'")
+    if options.sends != "update" or options.weight_cap is not None or options.spare:
+        raise ConfigError(
+            "secure aggregation adds up whole updates of the same weight: leave out sends, weight_cap, spare"
+        )

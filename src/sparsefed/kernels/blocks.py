@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from sparsefed.core.types import Block, IntArray
 from sparsefed.kernels.rows import row_norms
+from sparsefed.kernels.sliced import SlicedRows
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,15 @@ class ScaledBlock:
         if bool((self.factors == 1).all()):
             return rows
         return rows * self.factors.to(torch.float32)[:, None]
+
+
+Join = Callable[[Sequence[Any]], SlicedRows]  # blocks of a round -> their rows, which stay where they are
+
+
+def remote_join(block: Block) -> Join | None:
+    """Return how blocks whose rows are on other machines are joined; None if the rows of this one are here."""
+    remote = getattr(getattr(block, "base", block), "remote", None)
+    return None if remote is None else remote.join
 
 
 def as_blocks(array: npt.NDArray[Any] | Tensor, block_size: int) -> Iterator[RowsBlock]:

@@ -7,11 +7,14 @@ survivors only. -0.0 and 0.0 are equal.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from sparsefed.kernels.sliced import Rows, SlicedRows
 
 FEW = 20  # extremes per side up to which keeping them aside is cheaper than counting
 MIN_NUMBERS = 1 << 18  # per thread; below, starting it costs more than the work
@@ -19,12 +22,14 @@ HALF, ROUNDING = 0.5, 1e-12  # of a sum of shares
 SORTED_NUMBERS = 1 << 24  # per call of torch's sort, whose indices take three times the memory
 
 
-def trimmed_mean(rows: Tensor, f: int) -> Tensor:
+def trimmed_mean(rows: Rows, f: int) -> Tensor:
     """Return the mean of each column without its f smallest and f largest values, float32 [d]; 0 <= 2 f < n.
 
     >>> trimmed_mean(torch.tensor([[1.0], [2.0], [4.0], [1e30]]), 1)
     tensor([3.])
     """
+    if isinstance(rows, SlicedRows):
+        return rows.columnwise(partial(trimmed_mean, f=f))
     if rows.device.type != "cpu" or (f > FEW and len(rows) > _most_rows()):
         return trimmed_mean_torch(rows, f)
     from sparsefed.kernels import column_kernels as kernels
@@ -38,7 +43,7 @@ def trimmed_mean(rows: Tensor, f: int) -> Tensor:
     return torch.from_numpy(out)
 
 
-def median(rows: Tensor) -> Tensor:
+def median(rows: Rows) -> Tensor:
     """Return the median of each column, float32 [d]; for even n the mean of the middle two. n >= 1.
 
     >>> median(torch.tensor([[1.0], [2.0], [4.0], [1e30]]))
@@ -47,7 +52,7 @@ def median(rows: Tensor) -> Tensor:
     return trimmed_mean(rows, (len(rows) - 1) // 2)
 
 
-def weighted_median(rows: Tensor, shares: Tensor) -> Tensor:
+def weighted_median(rows: Rows, shares: Tensor) -> Tensor:
     """Return the value of each column with half of the weight on either side, float32 [d]; shares add up to 1.
 
     Where a value has exactly half of the weight below or at it, the mean of it and the next.
@@ -55,6 +60,8 @@ def weighted_median(rows: Tensor, shares: Tensor) -> Tensor:
     >>> weighted_median(torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([0.25, 0.25, 0.5]))
     tensor([3.])
     """
+    if isinstance(rows, SlicedRows):
+        return rows.columnwise(partial(weighted_median, shares=shares))
     few = max(1, SORTED_NUMBERS // (2 * len(rows)))
     return torch.cat([_weighted_middle(part, shares.double()) for part in torch.split(rows, few, dim=1)])
 

@@ -30,4 +30,4 @@ def warm_up(rehearsal: Callable[[], object]) -> float:
 
 
 def _say_so(module: str) -> None:
-    logger.warning("compiling the CPU kernels of %s: some seconds, the first time only", module)
+    logger.warning("preparing the CPU kernels of %s; the first time they are compiled, which takes a while", module)

@@ -13,13 +13,13 @@ permuting the rows permutes the results, bit for bit.
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from sparsefed.kernels.sliced import SLICE
 from sparsefed.kernels.vector_kernels import Counts, Doubles, Float32, Index, Span, compiled, compiled_fast, over_chunks
 
 Tile = npt.NDArray[Any]  # float32 or float64 [m, TILE], m a multiple of 4
@@ -30,7 +30,7 @@ G = TypeVar("G", bound=Callable[..., object])
 
 TILE = 512  # at most 128 sequential additions in each lane of a vector register of 4: see `squared_distances`
 NEAR = 64  # rows held in the second-level cache while all others pass
-MIN_TILES = 8  # per thread
+SPAN = 32 * TILE  # columns of a thread at a time
 
 _inlined = cast(Callable[[G], G], compiled_fast)  # for kernels that return a value
 
@@ -114,15 +114,38 @@ def sweep_products(rows: Float32, start: int, stop: int, corners: Counts, tile: 
 
 
 def all_pairs(sweep: Sweep, rows: Float32, kind: type[np.floating[Any]]) -> Doubles:
-    """Return the symmetric [n, n] matrix that a sweep over contiguous rows [n, d] fills, in tiles of type `kind`."""
-    n, d = rows.shape
-    m = -(-n // 4) * 4
-    corners, chunks = _corners(m), _chunks(d)
-    sums = np.zeros((len(chunks), m, m))
-    over_chunks(lambda c, a, b: sweep(rows, a, b, corners, np.zeros((m, TILE), kind), sums[c]), chunks)
-    upper: Doubles = np.triu(sums.sum(axis=0)[:n, :n])
+    """Return the symmetric [n, n] matrix that a sweep over contiguous rows [n, d] fills, in tiles of type `kind`.
+
+    The sums over slices of columns are added in their order, and so are those over the spans of a slice: the bits
+    depend neither on the number of threads nor on where the slices are computed.
+    """
+    total = np.zeros((len(rows), len(rows)))
+    for low in range(0, rows.shape[1], SLICE):
+        total += pairs_of_slice(sweep, rows, kind, low)
+    return total
+
+
+def pairs_of_slice(sweep: Sweep, rows: Float32, kind: type[np.floating[Any]], low: int = 0) -> Doubles:
+    """Return the part of `all_pairs` that the slice of columns from `low` on adds."""
+    n, m = len(rows), -(-len(rows) // 4) * 4
+    spans, corners, total = _spans(low, min(low + SLICE, rows.shape[1])), _corners(m), np.zeros((m, m))
+    threads = max(1, torch.get_num_threads())
+    for first in range(0, len(spans), threads):
+        together = spans[first : first + threads]
+        sums = np.zeros((len(together), m, m))
+        _sweep_spans(sweep, rows, together, corners, kind, sums)
+        for part in sums:
+            total += part
+    upper: Doubles = np.triu(total[:n, :n])
     upper += np.triu(upper, 1).T
     return upper
+
+
+def _sweep_spans(
+    sweep: Sweep, rows: Float32, spans: list[Span], corners: Counts, kind: type[np.floating[Any]], sums: Doubles
+) -> None:
+    tile = (-(-len(rows) // 4) * 4, TILE)
+    over_chunks(lambda c, a, b: sweep(rows, a, b, corners, np.zeros(tile, kind), sums[c]), spans)
 
 
 def _corners(m: int) -> Counts:
@@ -136,11 +159,13 @@ def _corners(m: int) -> Counts:
     return np.array(corners, np.int64).reshape(-1, 2)
 
 
-def _chunks(d: int) -> list[Span]:
-    """Cut [0, d) into chunks of whole tiles, one per thread that torch may use."""
-    tiles = -(-d // TILE)
-    threads = max(1, min(torch.get_num_threads(), tiles // MIN_TILES))
-    return list(pairwise(min(tiles * c // threads * TILE, d) for c in range(threads + 1)))
+def _spans(low: int, high: int) -> list[Span]:
+    """Cut columns into spans of whole tiles, which threads share.
+
+    >>> _spans(0, 40_000)
+    [(0, 16384), (16384, 32768), (32768, 40000)]
+    """
+    return [(start, min(start + SPAN, high)) for start in range(low, high, SPAN)]
 
 
 @compiled

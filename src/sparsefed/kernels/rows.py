@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -9,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+
+from sparsefed.kernels.sliced import Rows, SlicedRows
 
 NORM_NUMBERS = 1 << 20  # numbers per step that torch squares in float64
 MIN_NUMBERS = 1 << 23  # per thread; below, one thread is faster
@@ -43,8 +46,10 @@ def row_moments(rows: Tensor, theta: Tensor) -> tuple[Tensor, Tensor]:
     return squares, dots
 
 
-def weighted_sum(rows: Tensor, weights: Tensor) -> Tensor:
+def weighted_sum(rows: Rows, weights: Tensor) -> Tensor:
     """Return sum_i weights[i] rows[i] in float32 [K]; a weight of 0 skips its row, whatever it holds."""
+    if isinstance(rows, SlicedRows):
+        return rows.columnwise(partial(weighted_sum, weights=weights))
     if rows.device.type != "cpu":
         taken = weights != 0
         return weights[taken].float() @ rows[taken].float()

@@ -7,6 +7,9 @@ so that it is chosen and shows, rather than being lost.
 
 from __future__ import annotations
 
+import math
+import re
+
 import torch
 from torch import Tensor
 
@@ -41,6 +44,34 @@ def topk_indices_torch(x: Tensor, k: int) -> Tensor:
     above = magnitude > threshold
     ties = torch.nonzero(magnitude == threshold).squeeze(1)[: k - int(above.sum())]
     return torch.cat([torch.nonzero(above).squeeze(1), ties]).sort().values
+
+
+def coordinates(k: int | str, d: int) -> int:
+    """Return k as a number of coordinates: as it is, or a share of the d there are, rounded up.
+
+    >>> coordinates(50, 1000), coordinates("1%", 1000), coordinates("0.15 %", 1000)
+    (50, 10, 2)
+    """
+    if isinstance(k, str):
+        k = math.ceil(_percent(k) * d / 100 - 1e-9)
+    check_k(k, d)
+    return k
+
+
+def require_k(k: int | str, why: str) -> None:
+    """Refuse a k that fits no model: a number below 1, or a text that is no share."""
+    if isinstance(k, str):
+        _percent(k)
+    elif k < 1:
+        raise ConfigError(f'k is {k}, but {why}: choose k >= 1, or a share of the coordinates such as "1%"')
+
+
+def _percent(text: str) -> float:
+    written = re.fullmatch(r"\s*(\d{1,3}(?:\.\d{1,12})?)\s*%\s*", text)
+    if written is None or not 0 < float(written[1]) <= 100:
+        allowed = 'a share of the coordinates such as "1%" or "0.5%", up to "100%"'
+        raise ConfigError(f"k is {text[:40]!r}, but must be a whole number from 1 on, or {allowed}")
+    return float(written[1])
 
 
 def check_k(k: int, d: int) -> None:

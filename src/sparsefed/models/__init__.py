@@ -1,4 +1,4 @@
-"""Model builders: (shape, classes, **parameters) -> nn.Module. A new model is one file and a line in `MODELS`.
+"""Model builders: `(shape, classes, **parameters) -> nn.Module`. A new model is one file and a line in `MODELS`.
 
 The shape of an image is (C, H, W). That of a sequence is (T,), and its classes are the vocabulary: text models map
 tokens [M, T] to scores [M, T, classes].

@@ -220,7 +220,7 @@ def scored_by(part: T, score: str) -> T:
         "Test error": f"1 - {score}",
         "How often the model is right on test data": f"{title} on test data",
         "the share of test data that the model gets right": "1 is a perfect model",
-        "the accuracy at most 1.2 times that of always naming the most frequent class": f"the {score} is hardly better "
+        "the accuracy at most 1.2 times that of always naming the most frequent class": f"the {score} hardly better "
         "than that of a model that ignores its inputs",
         "Test and attack accuracy": f"{title} and attack accuracy",
         "Test accuracy by class": "Accuracy by class",

@@ -11,14 +11,14 @@ from sparsefed.core.types import RunRecord
 from sparsefed.reports.document import Block, Level, Side, Table, TableCell, fold, note, table
 from sparsefed.results.matrix import FELL, Entry, Judgement, Matrix, judged
 from sparsefed.results.numbers import percent, points
-from sparsefed.results.summary import labels
+from sparsefed.results.summary import NOT_LEARNED, labels
 from sparsefed.results.twins import Comparison, class_accuracies
 
 RULE = (
     "Attack accuracy: the share of the attackers' targets on which the model says what they want; test accuracy, and "
     "the points lost; both at the last evaluation, and means where there are several seeds. Held: attackers get at "
     "most 10 points more than the baseline, and at most 5 points of test accuracy are lost; fell: 50 points, or 20, or "
-    "the model did not converge; in part: between. The baseline is the same defense without attackers where there is "
+    "the model learned nothing; in part: between. The baseline is the same defense without attackers where there is "
     "such a run, else an attack accuracy of 0 and the best test accuracy that there is."
 )
 LEVELS: Mapping[Judgement | None, Level] = {"held": "good", "in part": "fair", "fell": "poor"}
@@ -62,14 +62,25 @@ def _test_cell(matrix: Matrix, defense: str, attack: str) -> TableCell:
     entry = matrix.entries.get((defense, attack))
     if entry is None:
         return NOTHING
-    text = percent(entry.test) if entry.converged else f"{percent(entry.test)} DNC"
+    text = percent(entry.test) if entry.converged else f"{percent(entry.test)} {NOT_LEARNED}"
     if (defense, attack) not in matrix.attacked:
         return TableCell(text, entry.test, _warmth(matrix.behind(defense, attack), entry))
     lost, judgement = matrix.lost(defense, attack), judged(matrix, defense, attack)
-    under = "" if lost is None else f"{points(-lost)} pt" if round(1000 * lost) else "none lost"
+    under = lost_text(lost)
     if entry.attack is None:  # an untargeted attack is judged here, by its damage
         under = ", ".join(filter(None, [judgement or "", under]))
     return TableCell(text, entry.test, _warmth(lost, entry), LEVELS.get(judgement, ""), under)
+
+
+def lost_text(lost: float | None) -> str:
+    """Return how many points were lost; '' if that is unknown.
+
+    >>> lost_text(0.222), lost_text(-0.01), lost_text(0.0)
+    ('22.2 pt lost', '1.0 pt gained', 'none lost')
+    """
+    if lost is None or not round(1000 * lost):
+        return "" if lost is None else "none lost"
+    return f"{points(abs(lost))} pt {'lost' if lost > 0 else 'gained'}"
 
 
 def _error_cell(matrix: Matrix, defense: str, attack: str) -> TableCell:
@@ -113,4 +124,4 @@ def class_part(runs: Sequence[RunRecord], compared: Sequence[Comparison]) -> Ite
 def _class_cell(accuracy: float | None, drop: float | None) -> TableCell:
     if accuracy is None:
         return NOTHING
-    return TableCell(percent(accuracy), accuracy, 1 - accuracy, under="" if drop is None else f"{points(-drop)} pt")
+    return TableCell(percent(accuracy), accuracy, 1 - accuracy, under=lost_text(drop))

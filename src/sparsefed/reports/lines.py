@@ -13,6 +13,8 @@ import altair as alt
 
 from sparsefed.results.numbers import Curve, log_ticks, significant
 
+Band = Sequence[tuple[int, float, float]]  # round, lowest, highest
+
 
 class Stroke(NamedTuple):
     """The look of a line: its colour and dashes."""
@@ -31,6 +33,7 @@ GREY = PALETTE[-1]
 DASHES = ((1, 0), (8, 3), (3, 2))
 ROUND = "Round"  # a field, an axis and a line of the tooltip
 RUN = "Run"
+ON_COLOUR = "on_colour"  # the name of a layer whose text stands on colour and keeps its own, also in the dark
 LOW, HIGH = "low", "high"  # fields: the ends of an error bar
 INK = "#5f6670"  # text, readable on white; the page overrides it in the dark
 TEXT = {"labelColor": INK, "labelFontSize": 12}
@@ -75,9 +78,17 @@ def log_axis(values: Sequence[float], title: str, format: str) -> alt.Y:
 
 
 def drawn(
-    lines: Mapping[str, Curve], strokes: Sequence[Stroke], y: alt.Y, write: Callable[[float], str], title: alt.Title
+    lines: Mapping[str, Curve],
+    strokes: Sequence[Stroke],
+    y: alt.Y,
+    write: Callable[[float], str],
+    title: alt.Title,
+    bands: Mapping[str, Band] | None = None,
 ) -> alt.LayerChart:
-    """Draw named curves, with a rule that snaps to the round nearest to the pointer and lists every value there."""
+    """Draw named curves, with a rule that snaps to the round nearest to the pointer and lists every value there.
+
+    `bands` are drawn behind some of the curves, from the lowest to the highest of several seeds.
+    """
     names = list(lines)
     long: list[dict[str, Any]] = [
         {"line": name, ROUND: t, "value": significant(v)} for name, points in lines.items() for t, v in points
@@ -91,7 +102,23 @@ def drawn(
     # The tooltip shows the whole datum: Vega-Lite 6 loses text fields named one by one when the nearest is looked for.
     readings = alt.Chart(alt.InlineData(values=_readings(lines, write)))
     rule = readings.mark_rule(color=GREY, tooltip=alt.TooltipContent("data")).encode(x=x, opacity=seen)
-    return dressed(alt.LayerChart(layer=[curves, rule.add_params(hover), dots]), title, names)
+    behind = [_band_layer(bands, x, y, looks)] if bands else []
+    return dressed(alt.LayerChart(layer=[*behind, curves, rule.add_params(hover), dots]), title, names)
+
+
+def _band_layer(bands: Mapping[str, Band], x: alt.X, y: alt.Y, looks: Mapping[str, Stroke]) -> alt.Chart:
+    values = [
+        {"line": name, ROUND: t, LOW: significant(low), HIGH: significant(high)}
+        for name, points in bands.items()
+        for t, low, high in points
+    ]
+    up = y.copy()
+    up.shorthand = f"{LOW}:Q"
+    data = alt.Chart(alt.InlineData(values=values))
+    layer: alt.Chart = data.mark_area(fillOpacity=0.2, clip=True).encode(
+        x=x, y=up, y2=alt.Y2(f"{HIGH}:Q"), color=colours(looks)
+    )
+    return layer
 
 
 def crowd(lines: Mapping[str, Curve], families: Mapping[str, str], y: alt.Y, title: alt.Title) -> alt.LayerChart:

@@ -1,25 +1,26 @@
-"""The Pareto front of defenses: test accuracy against attack accuracy; dominated defenses are grey."""
+"""The Pareto front of defenses: test accuracy against attack accuracy; dominated defenses are pale.
+
+Names are in the legend, not beside the points: defenses that hold stand close together, where names would overlap.
+"""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import altair as alt
 
 from sparsefed.reports.document import Table, TableCell, table
-from sparsefed.reports.lines import GREY, MARKS, PALETTE, dressed, marks, share_axis, stairs
+from sparsefed.reports.lines import GREY, MARKS, PALETTE, dressed, share_axis, stairs
 from sparsefed.results.matrix import Matrix
 from sparsefed.results.numbers import percent, significant, tenths
 
 TEST, ATTACK, DEFENSE = "Test accuracy", "Attack accuracy", "Defense"
-KINDS = {"not beaten": (PALETTE[0], "circle"), "beaten in both": (GREY, "square")}
-MOST_LABELS = 12  # names beside points; more would overlap
-NEAR = (0.18, 0.05)  # of the axes: what a name takes, along and across
+SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
 SAID = (
     "Down and to the right is better. Each defense stands at the worst of the attacks that all of them met: the "
-    "highest attack accuracy and the lowest test accuracy. Grey: another is no worse in both, and better in one."
+    "highest attack accuracy and the lowest test accuracy. Pale: another is no worse in both, and better in one."
 )
 
 
@@ -76,15 +77,29 @@ def chart(points: Sequence[Point], title: str) -> alt.LayerChart:
     """Draw defenses by test and attack accuracy, with the front as stairs."""
     best = front(points)
     low, high = tenths([p.test for p in points])
-    top = min(1.0, tenths([p.attack for p in points])[1] + 0.1)  # a name has room above its point
+    top = min(1.0, tenths([p.attack for p in points])[1])
     x, y = alt.X(**share_axis(TEST, low, high)), alt.Y(**share_axis(ATTACK, 0, significant(top)))
-    along = stairs([_datum(p, best) for p in best], PALETTE[0], "step-after").encode(order=alt.Order(f"{TEST}:Q"))
-    dots = marks([_datum(p, best) for p in points], KINDS, size=90, opacity=1)
-    names = _labels(points if len(points) <= MOST_LABELS else best[:MOST_LABELS], best, low, high)
-    layers = [each.encode(x=x, y=y) for each in (along, dots, *names)]
+    along = stairs([_datum(p, best) for p in best], GREY, "step-after").encode(order=alt.Order(f"{TEST}:Q"))
+    layers = [each.encode(x=x, y=y) for each in (along, _dots(points, best))]
     shares = (f"{p.name} with {percent(p.test)} test accuracy and {percent(p.attack)} attack accuracy" for p in best)
     subtitle = textwrap.wrap(f"Not beaten: {'; '.join(shares)}.", 100)
-    return dressed(alt.LayerChart(layer=layers), alt.Title(title, subtitle=subtitle), list(KINDS), MARKS)
+    names = [point.name for point in points]
+    return dressed(alt.LayerChart(layer=layers), alt.Title(title, subtitle=subtitle), names, MARKS)
+
+
+def _dots(points: Sequence[Point], best: Sequence[Point]) -> alt.Chart:
+    """Draw each defense with a colour and a shape of its own; those not on the front are pale."""
+    names = [point.name for point in points]
+    shapes = [SHAPES[(i + i // len(PALETTE)) % len(SHAPES)] for i in range(len(names))]
+    colours = [PALETTE[i % len(PALETTE)] for i in range(len(names))]
+    pale = alt.when("datum.kind == 'not beaten'").then(alt.value(1)).otherwise(alt.value(0.45))
+    data = alt.Chart(alt.InlineData(values=[_datum(point, best) for point in points]))
+    drawn: alt.Chart = data.mark_point(filled=True, size=110, tooltip=alt.TooltipContent("data")).encode(
+        color=alt.Color(f"{DEFENSE}:N", scale=alt.Scale(domain=names, range=colours)),
+        shape=alt.Shape(f"{DEFENSE}:N", scale=alt.Scale(domain=names, range=shapes)),
+        opacity=pale,
+    )
+    return drawn
 
 
 def numbers_table(points: Sequence[Point]) -> Table:
@@ -95,37 +110,6 @@ def numbers_table(points: Sequence[Point]) -> Table:
         for p in points
     )
     return table("Defenses at their worst", (DEFENSE, TEST, ATTACK, ""), rows)
-
-
-def groups(points: Sequence[Point], width: float) -> list[list[Point]]:
-    """Group points whose names would overlap, each group from left to right; `width` is the axis's.
-
-    >>> near = groups([Point("b", 0.82, 0.9), Point("c", 0.8, 0.2), Point("a", 0.8, 0.9)], 0.5)
-    >>> [[point.name for point in group] for group in near]
-    [['c'], ['a', 'b']]
-    """
-    grouped: list[list[Point]] = []
-    for point in sorted(points, key=lambda p: p.test):
-        for group in grouped:
-            if any(
-                abs(point.test - p.test) < NEAR[0] * width and abs(point.attack - p.attack) < NEAR[1] for p in group
-            ):
-                group.append(point)
-                break
-        else:
-            grouped.append([point])
-    return grouped
-
-
-def _labels(points: Sequence[Point], best: Sequence[Point], low: float, high: float) -> Iterator[alt.Chart]:
-    """Yield names beside the points, on the side that has room; names that would overlap are merged."""
-    for group in groups(points, high - low):
-        left = group[-1].test < (low + high) / 2
-        named = (group[-1] if left else group[0])._replace(name=", ".join(point.name for point in group))
-        data = alt.Chart(alt.InlineData(values=[_datum(named, best)])).encode(text=alt.Text(f"{DEFENSE}:N"))
-        # To avoid overlaps, names to the left of their points are lower, but not on the axis.
-        place: dict[str, Any] = {"align": "left", "dx": 8, "dy": -8} if left else {"align": "right", "dx": -8, "dy": 3}
-        yield data.mark_text(baseline="bottom", fontSize=12, limit=400, **place)
 
 
 def _datum(point: Point, best: Sequence[Point]) -> dict[str, str | float]:

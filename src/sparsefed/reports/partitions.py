@@ -6,6 +6,7 @@ Examples that have no single class (tokens) are shown by the sizes of devices al
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,15 +131,20 @@ def html(dealt: Dealt) -> str:
 
 
 def portraits(runs: Sequence[RunRecord]) -> Iterator[Block]:
-    """Yield the partitions of these runs, each once."""
-    owners: dict[Dealt, list[str]] = {}
+    """Yield the partitions of these runs, each once; those that differ in the seed alone are drawn at the first."""
+    owners: dict[str, list[str]] = {}
+    drawn: dict[str, list[Dealt]] = {}
     for label, run in zip(labels(runs), runs, strict=True):
         if dealt := of_run(run):
-            owners.setdefault(dealt, []).append(label)
-    for i, (dealt, names) in enumerate(list(owners.items())[:MOST_DRAWN], start=1):
+            how = json.dumps([dealt.title, run.config.get("data")], sort_keys=True, default=str)
+            owners.setdefault(how, []).append(label)
+            drawn.setdefault(how, []).extend([] if dealt in drawn.get(how, ()) else [dealt])
+    for i, (how, names) in enumerate(list(owners.items())[:MOST_DRAWN], start=1):
+        dealt, seeds = drawn[how][0], len(drawn[how])
         more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
         whose = f", in {', '.join(names[:MOST_NAMED])}{more}" if len(owners) > 1 else ""
-        yield note(f"{dealt.title}{whose}: {_sentence(dealt.portrait)}")
+        one = f" Drawn is one of {seeds} seeds." if seeds > 1 else ""
+        yield note(f"{dealt.title}{whose}: {_sentence(dealt.portrait)}{one}")
         yield from _figures(dealt, f"partition-{i}")
     if len(owners) > MOST_DRAWN:
         yield note(f"{len(owners) - MOST_DRAWN} more partitions are not drawn.")

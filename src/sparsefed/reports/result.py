@@ -5,7 +5,8 @@ A result class names the module that describes it, which is loaded on first use:
     class ChooseKResult(Report, described_by="sparsefed.commands.choose_k.document"): ...
 
 That module has `document(result) -> Document` and `records(result) -> list[dict]`, and may have `numbers(result)`, the
-JSON for programs if that is more than the document, and `files(result)`, the files that `save` writes, by name.
+JSON for programs if that is more than the document, and `files(result)`, the files that `save` writes, by name
+(None: an older one is removed).
 """
 
 from __future__ import annotations
@@ -102,11 +103,13 @@ class Report:
         Raises:
             RunError: The folder cannot be written to.
         """
-        files: Mapping[str, str | bytes] | None = self._describe("files")
+        files: Mapping[str, str | bytes | None] | None = self._describe("files")
         files = files or {"report.html": self.to_html(), "report.json": self.to_json()}
         contents = {name: text.encode() if isinstance(text, str) else text for name, text in files.items()}
         try:
-            return [write(Path(folder) / name, data) for name, data in contents.items()]
+            for name in [name for name, data in contents.items() if data is None]:
+                (Path(folder) / name).unlink(missing_ok=True)  # of an earlier result, and no longer true
+            return [write(Path(folder) / name, data) for name, data in contents.items() if data is not None]
         except OSError as error:
             reason = f"cannot write to {folder} ({error.strerror})"
             raise RunError(f"{reason}; free some space or make it writable, or choose another folder") from error

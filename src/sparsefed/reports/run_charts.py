@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from statistics import median
+from statistics import fmean, median
 
 import altair as alt
 
 from sparsefed.core.errors import RunError
 from sparsefed.core.types import RunRecord
-from sparsefed.reports.lines import GREY, MOST_LINES, PALETTE, Stroke, crowd, drawn, log_axis, points_each, stroke
+from sparsefed.reports.lines import GREY, MOST_LINES, PALETTE, Band, Stroke, crowd, drawn, log_axis, points_each, stroke
 from sparsefed.reports.pareto import fronts
 from sparsefed.reports.tradeoff import tradeoffs
+from sparsefed.results.groups import facts, frozen, grouped, told_apart
 from sparsefed.results.matrix import matrices
 from sparsefed.results.numbers import Curve, binned, curve, percent, perplexity, picked, times
 from sparsefed.results.summary import labels, measured_key
@@ -92,6 +93,11 @@ def _curves(
     runs: Sequence[RunRecord], curves: Sequence[Curve], y: alt.Y, write: Callable[[float], str], what: str, title: str
 ) -> alt.LayerChart | None:
     """Draw one curve per run, if there are any; each is named, or coloured by family if there are many."""
+    if seeds := _over_seeds(runs, curves):
+        means, bands = seeds
+        spread = "; of several seeds the mean, and a band from the lowest to the highest"
+        heading = alt.Title(title, subtitle=textwrap.wrap(f"{what} by round{spread}: {_ends(means, write)}.", 100))
+        return drawn(means, [stroke(i) for i in range(len(means))], y, write, heading, bands)
     names = labels(runs)
     lines = {label: points for label, points in zip(names, curves, strict=True) if points}
     if not lines:
@@ -102,6 +108,28 @@ def _curves(
     # A run looks the same in every chart, also where others are missing.
     strokes = [stroke(i) for i, label in enumerate(names) if label in lines]
     return drawn(lines, strokes, y, write, heading)
+
+
+def _over_seeds(runs: Sequence[RunRecord], curves: Sequence[Curve]) -> tuple[dict[str, Curve], dict[str, Band]] | None:
+    """Return the mean and the band of runs that differ in the seed alone, by name; None if there are no such runs."""
+    known = [(run, points) for run, points in zip(runs, curves, strict=True) if points]
+    alike = grouped((frozen(facts(run)) for run, _ in known), known)
+    if not 0 < len(alike) < len(known) or len(alike) > MOST_LINES:
+        return None
+    if any(len({run.config.get("seed") for run, _ in members}) < len(members) for members in alike.values()):
+        return None  # runs that differ in nothing that is known, such as copies
+    firsts = [members[0][0] for members in alike.values()]
+    names = told_apart([(labels([run])[0], facts(run)) for run in firsts])
+    means: dict[str, Curve] = {}
+    bands: dict[str, Band] = {}
+    for name, members in zip(names, alike.values(), strict=True):
+        at = [dict(points) for _, points in members]
+        rounds = sorted(set.intersection(*map(set, at)))
+        label = f"{name} ({len(members)} seeds)" if len(members) > 1 else name
+        means[label] = [(t, fmean(each[t] for each in at)) for t in rounds]
+        if len(members) > 1:
+            bands[label] = [(t, min(each[t] for each in at), max(each[t] for each in at)) for t in rounds]
+    return (means, bands) if all(means.values()) else None  # seeds that have no round in common: a line each
 
 
 def _ends(lines: Mapping[str, Curve], write: Callable[[float], str]) -> str:

@@ -22,7 +22,7 @@ from sparsefed.reports.result import Report
 from sparsefed.reports.run_charts import charts, check
 from sparsefed.results.matrix import Matrix, matrices
 from sparsefed.results.numbers import curve, duration, length, percent, perplexity, picked, plain, points, times
-from sparsefed.results.summary import SummaryRow, attacked, labels, measured_key, progress, summary
+from sparsefed.results.summary import SummaryRow, attacked, diverged, labels, measured_key, progress, summary
 from sparsefed.results.twins import Comparison, compare
 from sparsefed.results.verdict import counted, preliminary, verdicts
 from sparsefed.runs.folder import find, load_run
@@ -35,9 +35,10 @@ RULES = (
     "over the median norm of the honest devices. Dropped are updates that were not finite. Each row is one run with "
     "one seed: a difference of a few points can be chance."
 )
-DNC = (
-    "DNC: did not converge, that is, the test loss is not finite at the end, or the accuracy at most 1.2 times that of "
-    "always naming the most frequent class."
+NOT_LEARNED = (
+    "Not learned: the test loss is not finite at the end, or the model learned nothing: "
+    "the accuracy at most 1.2 times that of always naming the most frequent class, and the test loss hardly below that "
+    "of the shares of the classes."
 )
 ATTACK_RULES = (
     "Test error is 1 minus test accuracy. Accuracy lost is against the same run without attackers; attack accuracy "
@@ -56,9 +57,9 @@ CAPTIONS = {  # of the charts under each heading, by the start of a chart's name
         "attack-accuracy": "Lower is better: the share of attackers' targets on which the model says what they want.",
     },
     "Pareto front": {"pareto-": PARETO},
-    "What k and L cost and buy": {
+    "What k and clip_norm cost and buy": {
         "k-": "Runs that differ in k alone; of several seeds the mean, and a bar from lowest to highest.",
-        "clip-norm-": "Runs that differ in L alone; of several seeds the mean, and a bar from lowest to highest.",
+        "clip-norm-": "Runs that differ in clip_norm alone; of seeds the mean, and a bar from lowest to highest.",
     },
     "Norms": {
         "attack-landed": "The share of what attackers sent, by squared length, on coordinates that the server changed.",
@@ -171,12 +172,15 @@ def _summary(runs: Sequence[RunRecord], settings: Sequence[Matrix]) -> Iterator[
     rows = summary(runs)
     if unfinished := preliminary(rows):
         yield doc.paragraph(unfinished, kind="warning")
+    for row, run in zip(rows, runs, strict=True):
+        if sentence := diverged(run):
+            yield doc.paragraph(f"{row.name}: {sentence}", kind="warning")
     yield doc.paragraph(" ".join(verdicts(settings)), kind="verdict")
     yield from matrix_part(settings)
     results = _table(
         "What each run came to", [_summary_cells(row) for row in rows], optional={"Test perplexity", ERROR}
     )
-    rules = [doc.note(RULES), doc.note(DNC, page_only=all(row.converged for row in rows))]
+    rules = [doc.note(RULES), doc.note(NOT_LEARNED, page_only=all(row.converged for row in rows))]
     yield from doc.fold("What each run came to", results, *rules, when=len(rows) > MOST_RUNS)
     for row, run in zip(rows, runs, strict=True):
         if run.manifest.get("privacy"):

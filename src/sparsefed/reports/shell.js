@@ -10,6 +10,11 @@
     const column = chart.spec.usermeta?.legendColumn;
     return column ? Math.max(1, Math.floor((chart.place.clientWidth - 80) / column)) : undefined;
   };
+  // Names below an axis lie flat where there is room; on a narrow page they are slanted.
+  const narrow = (chart) => chart.place.clientWidth < 600;
+  const slanted = (key, value) =>
+    key === "axis" && value?.labelAngle === 0 ? {...value, labelAngle: -35, labelAlign: "right"} : value;
+  const fitting = (chart) => (narrow(chart) ? JSON.parse(JSON.stringify(chart.spec), slanted) : chart.spec);
   // A picture to those who hear the page; the menu beside it stays a menu.
   const tell = (place) => {
     const picture = place.querySelector("svg.marks");
@@ -20,9 +25,9 @@
   const draw = (chart) => {
     chart.columns = room(chart);
     chart.drawn?.finalize();
-    const {config} = chart.spec;
+    const {config} = fitting(chart);
     const legend = chart.columns ? {...config.legend, columns: chart.columns} : config.legend;
-    const spec = {...chart.spec, config: {...config, legend}};
+    const spec = {...fitting(chart), config: {...config, legend}};
     return vegaEmbed(chart.place, spec, {...options, downloadFileName: chart.name}).then(
       (drawn) => { chart.drawn = drawn; tell(chart.place); },
       (error) => { chart.place.textContent = "This chart could not be drawn: " + error.message; console.error(error); },

@@ -67,7 +67,8 @@ def rich_table(table: Table) -> RichTable:
         right = table.style == "numbers" and i > 0 and not table.head[i].left
         # Heads of number columns are wrapped to leave room for names.
         lines = textwrap.wrap(table.head[i].title, HEAD_WIDTH) if right else [table.head[i].title]
-        title = escape("\n".join([*lines, *(["(paper)"] if i in pairs else [])]))
+        below = [f"({table.head[i + 1].title.rpartition(', ')[2]})"] if i in pairs else []  # whose: 'Loss, paper'
+        title = escape("\n".join([*lines, *below]))
         made.add_column(title, justify="right" if right else "left", overflow="fold")
     for row in table.rows:
         cells = (f"{_text(row[i])}\n({_text(row[i + 1])})" if i in pairs else _text(row[i]) for i in shown)

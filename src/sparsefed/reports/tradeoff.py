@@ -17,7 +17,7 @@ from sparsefed.results.matrix import NO_ATTACK
 from sparsefed.results.numbers import finite, percent, significant
 from sparsefed.results.summary import SummaryRow, attacked, summary
 
-DIALS = {"k": "k, the coordinates that a round may change", "clip_norm": "L, the norm that an update may have"}
+DIALS = {"k": "k, coordinates that a round changes", "clip_norm": "clip_norm, longest update"}
 MEASURES: Mapping[str, Callable[[SummaryRow], float | None]] = {
     "Test accuracy": attrgetter("test_accuracy"),
     "Attack accuracy": attrgetter("attack_accuracy"),

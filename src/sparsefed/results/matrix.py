@@ -14,7 +14,7 @@ accuracy is 0, and test accuracy is compared with the best of the matrix.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Literal
 
@@ -72,6 +72,7 @@ class Matrix:
     defenses: tuple[str, ...]
     attacks: tuple[str, ...]
     entries: Mapping[tuple[str, str], Entry]
+    baselines: Mapping[tuple[str, str], Entry] = field(default_factory=dict)  # of attacks with a goal of their own
 
     @property
     def hostile(self) -> tuple[str, ...]:
@@ -85,7 +86,7 @@ class Matrix:
 
     def lost(self, defense: str, attack: str) -> float | None:
         """Return the test accuracy lost against the same defense without attackers, or else the best of the matrix."""
-        own, baseline = self.entries[defense, attack].test, self._baseline(defense).test
+        own, baseline = self.entries[defense, attack].test, self._baseline(defense, attack).test
         return self.behind(defense, attack) if own is None or baseline is None else baseline - own
 
     def behind(self, defense: str, attack: str) -> float | None:
@@ -97,15 +98,16 @@ class Matrix:
     def gained(self, defense: str, attack: str) -> float | None:
         """Return the attack accuracy beyond the baseline: that of the same defense without attackers."""
         own = self.entries[defense, attack].attack
-        return None if own is None else own - (self._baseline(defense).attack or 0.0)
+        return None if own is None else own - (self._baseline(defense, attack).attack or 0.0)
 
     def error_added(self, defense: str, attack: str) -> float | None:
         """Return how much the mean absolute error grew against the same defense without attackers, in its unit."""
-        own, baseline = self.entries[defense, attack].error, self._baseline(defense).error
+        own, baseline = self.entries[defense, attack].error, self._baseline(defense, attack).error
         return None if own is None or baseline is None else own - baseline
 
-    def _baseline(self, defense: str) -> Entry:
-        return self.entries.get((defense, NO_ATTACK), Entry(()))
+    def _baseline(self, defense: str, attack: str) -> Entry:
+        own = self.baselines.get((defense, attack))
+        return self.entries.get((defense, NO_ATTACK), Entry(())) if own is None else own
 
 
 def judged(matrix: Matrix, defense: str, attack: str) -> Judgement | None:

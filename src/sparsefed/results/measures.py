@@ -14,8 +14,12 @@ from sparsefed.results.summary import measured_key, summary
 from sparsefed.results.twins import compare
 
 DIGITS = 6  # significant digits in the results: a few seeds support no more, and the files stay small
+LATE = 5  # evaluations
 MOST_POINTS = 50  # of a curve
-TASK_METRICS = ("test_balanced_accuracy", "test_auc", "test_mean_absolute_error", "test_mean_squared_error")
+TASK_METRICS = (
+    *("test_balanced_accuracy", "test_auc", "test_rare_recall", "test_f1"),
+    *("test_mean_absolute_error", "test_mean_squared_error"),
+)
 MEDIANS = ("honest_norm", "attacker_norm", "upload_bytes", "download_bytes")  # over the rounds
 
 
@@ -33,10 +37,13 @@ MEASURES: dict[str, Measure] = {
     "test_error": Measure("Test error", percent, "1 - test accuracy", True),
     "test_max": Measure("Best test accuracy", percent, "the largest of all evaluations", True),
     "test_mean": Measure("Mean test accuracy", percent, "over all evaluations: the sooner it rises, the larger", True),
+    "test_late": Measure("Test accuracy, late", percent, "the mean of the last five evaluations", True),
     "test_loss": Measure("Test loss", numbers.plain, "at the last evaluation"),
     "test_perplexity": Measure("Test perplexity", numbers.perplexity, "of text, at the last evaluation"),
     "test_balanced_accuracy": Measure("Balanced accuracy", percent, "the mean over the classes of each's", True),
     "test_auc": Measure("AUC", percent, "area under the ROC curve, at the last evaluation", True),
+    "test_rare_recall": Measure("Recall of the rarest class", percent, "at the last evaluation", True),
+    "test_f1": Measure("F1", percent, "harmonic mean of precision and recall, at the last evaluation", True),
     "test_mean_absolute_error": Measure("Mean absolute error", numbers.plain, "in the unit of the targets"),
     "test_mean_squared_error": Measure("Mean squared error", numbers.plain, "in the squared unit of the targets"),
     "attack_accuracy": Measure("Attack accuracy", percent, "at the last evaluation", True),
@@ -58,6 +65,11 @@ MEASURES: dict[str, Measure] = {
     "l2_plain": Measure("l2 to plain", length, "distance to the model without attackers and without a defense"),
     "upload_bytes": Measure("Bytes up", whole, "of a device in a round"),
     "download_bytes": Measure("Bytes down", whole, "of a device in a round"),
+}
+
+OF_TWINS = {  # what is measured by comparison with each twin
+    "unattacked": ("lost", "unattacked", "class_lost_most", "attack_anyway", "l1", "l2"),
+    "plain": ("l1_plain", "l2_plain"),
 }
 
 
@@ -86,6 +98,7 @@ def metrics(record: RunRecord) -> dict[str, Any]:
         "test_error": None if row.test_accuracy is None else 1 - row.test_accuracy,
         "test_max": max(tests, default=None),
         "test_mean": fmean(tests) if tests else None,
+        "test_late": fmean(tests[-LATE:]) if len(tests) > LATE else None,
         "test_loss": finite(last.get("test_loss")),
         "oif": row.impact,
     }
@@ -111,6 +124,18 @@ def versus(record: RunRecord, twins: Mapping[str, RunRecord]) -> dict[str, Any]:
             "l2_plain": far and far.l2,
         }
     )
+
+
+def beside(own: Mapping[str, Any], twins: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what the measures of a run and of its twins alone say of the attack, without their models.
+
+    >>> beside({"test_accuracy": 0.5}, {"unattacked": {"test_accuracy": 0.75, "attack_accuracy": 0.01}})
+    {'lost': 0.25, 'unattacked': 0.75, 'attack_anyway': 0.01}
+    """
+    near = twins.get("unattacked", {})
+    accuracy, reached = own.get("test_accuracy"), near.get("test_accuracy")
+    lost = None if accuracy is None or reached is None else reached - accuracy
+    return _rounded({"lost": lost, "unattacked": reached, "attack_anyway": near.get("attack_accuracy")})
 
 
 def curves(record: RunRecord, names: tuple[str, ...]) -> dict[str, list[tuple[int, float]]]:

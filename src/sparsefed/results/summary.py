@@ -5,9 +5,10 @@ The rules, repeated under the table of the report:
 - the *last epoch* is the last rounds that together sample as many devices as there are; if a run is no longer than
   that, or it is unknown, the last ceil(n / 10) of the n rounds in which the attack was evaluated;
 - the *norm ratio* is the median, over the rounds with attackers, of what they sent over what honest devices computed;
-- a run *did not converge* (DNC) if its test loss is not finite in its last evaluated round, or if it is finished and
-  not better than CHANCE times the model that always predicts the most frequent class, or, where that class is so
-  frequent, half way from it to 1 (other scores: than a model that ignores its inputs);
+- a run has *not learned* (the paper's DNC, did not converge) if its test loss is not finite in its last evaluated
+  round, or if it is finished and has learned nothing by either measure: its score is not better than CHANCE times that
+  of a model that ignores its inputs (where that is high: than half way from it to 1), and its test loss is not below
+  LEARNED times that of a model that predicts the shares of the classes, which alone can tell where a class is frequent;
 - *landed* and *share* are medians over the rounds with attackers, see `core.metrics.reach`;
 - the *outsized impact* is `outsized_impact` at the last evaluation.
 """
@@ -26,7 +27,10 @@ from sparsefed.results.numbers import Curve, curve, finite, middle, percent
 
 EVALUATED = ("test_accuracy", "test_loss", "attack_accuracy")
 ACCURACY = "test accuracy"
+NOT_LEARNED = "not learned"  # beside the number of a model that learned nothing
 CHANCE = 1.2
+DIVERGED = 10.0  # times the loss of the class shares: a model that is sure of what is wrong
+LEARNED = 0.95  # of the loss of the class shares
 
 
 @dataclass(frozen=True)
@@ -64,8 +68,8 @@ class SummaryRow:
     def accuracy_text(self) -> str:
         """Return the test accuracy as text, marked if the run did not converge."""
         if self.by_chance:
-            return f"{percent(self.test_accuracy)} DNC"
-        return percent(self.test_accuracy) if self.converged else "DNC"
+            return f"{percent(self.test_accuracy)} {NOT_LEARNED}"
+        return percent(self.test_accuracy) if self.converged else NOT_LEARNED
 
 
 def labels(runs: Sequence[RunRecord]) -> list[str]:
@@ -131,7 +135,7 @@ def summarise(
     lines = {key: curve(rows, score_key(facts) if key == "test_accuracy" else key) for key in keys}
     last = {key: line[-1][1] if line else None for key, line in lines.items()}
     tail, seconds = last_epoch(lines["attack_accuracy"], facts.get("epoch")), curve(rows, "seconds")
-    by_chance = status == "finished" and _by_chance(facts, last["test_accuracy"])
+    by_chance = status == "finished" and _by_chance(facts, last["test_accuracy"], last_loss(rows))
     return SummaryRow(
         **last,
         name=name,
@@ -163,9 +167,31 @@ def score_key(facts: Mapping[str, Any]) -> str:
     return str(facts.get("score", "test_accuracy"))
 
 
-def _by_chance(facts: Mapping[str, Any], accuracy: float | None) -> bool:
-    chance = finite(facts.get("chance"))
+def last_loss(rows: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return the test loss of the last evaluation; None if there is none, or it is not finite."""
+    return next((finite(row["test_loss"]) for row in reversed(rows) if "test_loss" in row), None)
+
+
+def diverged(run: RunRecord) -> str:
+    """Return a sentence on a run whose test loss is far above that of the class shares, or not finite; '' if it is not.
+
+    Accuracy can hide it: the sizes of a model's outputs do not matter for which one is largest.
+    """
+    loss, of_shares = last_loss(run.rows), finite(run.manifest.get("task", {}).get("chance_loss"))
+    evaluated = any("test_loss" in row for row in run.rows)
+    if not evaluated or (loss is not None and (of_shares is None or loss <= DIVERGED * of_shares)):
+        return ""
+    lr = run.config.get("train", {}).get("lr")
+    beside = "" if of_shares is None else f", where predicting the shares of the classes gives {of_shares:.3g}"
+    ends = "is not finite" if loss is None else f"ends at {loss:.3g}"
+    return f"its test loss {ends}{beside}; unless attackers did that, lower train.lr (it is {lr})."
+
+
+def _by_chance(facts: Mapping[str, Any], accuracy: float | None, loss: float | None) -> bool:
+    chance, of_shares = finite(facts.get("chance")), finite(facts.get("chance_loss"))
     if chance is None or accuracy is None:
+        return False
+    if loss is not None and of_shares is not None and loss < LEARNED * of_shares:
         return False
     return accuracy <= min(CHANCE * chance, (1 + chance) / 2)  # where one class is frequent, half way to perfect
 

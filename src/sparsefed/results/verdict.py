@@ -80,7 +80,7 @@ def _each(matrix: Matrix) -> str:
 
 def _outcome(entry: Entry) -> str:
     if not entry.converged:
-        return "did not converge"
+        return "learns nothing"
     parts = {"attack accuracy": entry.attack, "test accuracy": entry.test}
     known = [f"{percent(value)} {what}" for what, value in parts.items() if value is not None]
     return f"ends at {listed(known)}" if known else "is not evaluated yet"

@@ -28,6 +28,7 @@ from sparsefed.runs.folder import (
     save,
     unfinished,
 )
+from sparsefed.runs.naming import free_folder, named_after
 from sparsefed.runs.run import run
 
 __all__ = [
@@ -38,12 +39,14 @@ __all__ = [
     "create",
     "execute",
     "find",
+    "free_folder",
     "is_run",
     "line",
     "load_config",
     "load_run",
     "load_state",
     "locked",
+    "named_after",
     "note",
     "read_bytes",
     "record_of",

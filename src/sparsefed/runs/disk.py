@@ -9,6 +9,7 @@ import math
 import os
 import re
 import stat
+import tempfile
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,6 +24,8 @@ _LOCK = ".lock"
 _CURES = {
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "make it writable"),
     **dict.fromkeys((errno.EEXIST, errno.ENOTDIR), "move away the file that is in its place"),
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "free some space"),
+    errno.EIO: "mend the disk",
     errno.ENAMETOOLONG: "give it a shorter name",
 }
 
@@ -137,11 +140,19 @@ def disk(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        cure = _CURES.get(error.errno or 0, "free some space or mend the disk")
+        cure = _CURES.get(error.errno or 0, "make sure that files can be written there")
         then = f"then `sparsefed resume {folder}`: nothing up to its last checkpoint is lost"
         if not (folder / CHECKPOINT).exists():
             then = "or choose another folder with --out"
         raise RunError(f"cannot write to {folder} ({error.strerror}); {cure}, {then}") from error
+
+
+def require_writable(folder: Path) -> None:
+    """Raise RunError if a folder could not be made or written to; nothing is left behind."""
+    with disk(folder):
+        nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        with tempfile.TemporaryFile(dir=nearest):
+            pass
 
 
 def line(value: Mapping[str, Any]) -> bytes:

@@ -97,17 +97,18 @@ def is_run(folder: Path) -> bool:
 
 def unfinished(wanted: Mapping[Path, Mapping[str, Any]]) -> dict[Path, bool]:
     """Return the runs still to be done, and whether each must be created first; refuse those of another config."""
-    standings = {folder: _standing(folder, config) for folder, config in wanted.items()}
-    for folder, standing in standings.items():
-        if standing == "another":
+    standings = {folder: standing(folder, config) for folder, config in wanted.items()}
+    for folder, state in standings.items():
+        if state == "another":
             raise RunError(f"{folder} holds a run of another config; move it away, or choose another folder with --out")
-    return {folder: standing == "nothing" for folder, standing in standings.items() if standing != "finished"}
+    return {folder: state == "nothing" for folder, state in standings.items() if state != "finished"}
 
 
-def _standing(folder: Path, config: Mapping[str, Any]) -> Literal["nothing", "another", "finished", "unfinished"]:
+def standing(folder: Path, config: Mapping[str, Any]) -> Literal["nothing", "another", "finished", "unfinished"]:
+    """Return what a folder holds of a run: nothing, a run of another config, or this one, finished or not."""
     if not is_run(folder):
         return "nothing"
-    if _anywhere(load_config(folder)) != _anywhere(config):
+    if anywhere(load_config(folder)) != anywhere(config):
         return "another"
     return "finished" if _load_manifest(folder).get("status") == "finished" else "unfinished"
 
@@ -367,11 +368,11 @@ def restore(folder: Path, table: Mapping[str, Any], begin: ServerState) -> tuple
 
 
 def _require_config(folder: Path, table: Mapping[str, Any]) -> None:
-    if _anywhere(load_config(folder)) != _anywhere(table):
+    if anywhere(load_config(folder)) != anywhere(table):
         raise RunError(f"{folder} holds a run of another config; choose another folder, or overwrite it")
 
 
-def _anywhere(table: Mapping[str, Any]) -> dict[str, Any]:
+def anywhere(table: Mapping[str, Any]) -> dict[str, Any]:
     """Return a config without its device: a checkpoint of one device goes on on another."""
     train = {key: value for key, value in table.get("train", {}).items() if key != "device"}
     return {**table, "train": train}

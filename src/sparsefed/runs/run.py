@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from sparsefed.core.round import RoundReport, ServerState
 from sparsefed.core.types import RunRecord
 from sparsefed.runs import folder as folders
+from sparsefed.runs.disk import require_writable
+
+Rounds = Callable[[ServerState], Iterator[RoundReport]]  # the reports of the rounds that follow a state
 
 
 class Runnable(Protocol):
@@ -35,7 +39,7 @@ def run(
     """Do what is left of a run: nothing, the rounds since its last checkpoint, or all of it.
 
     Args:
-        folder: The run folder; created if missing.
+        folder: The run folder; created if missing, after the first round.
         table: The config of the run, as `config.dump` writes it. A folder with a run of another config is refused.
         build: Builds the simulation; called only if something is left to do.
         checkpoint_every: Rounds between checkpoints.
@@ -53,10 +57,10 @@ def run(
     """
     todo = folders.unfinished({folder: table}) if create is None else {folder: create}
     if folder in todo:
-        built = build()
         if todo[folder]:
-            folders.create(folder, table, overwrite)
-        folders.note(folder, task=dict(built.facts))
+            folders.refuse_overwriting(folder, table, overwrite)
+            require_writable(folder)
+        built = build()
 
         def reports(state: ServerState) -> Iterator[RoundReport]:
             on_start(state)
@@ -67,5 +71,16 @@ def run(
             guarantee = built.privacy(max(dropped, default=0))
             return {"privacy": guarantee.sentence} if guarantee else {}
 
-        folders.execute(folder, built.begin(), reports, checkpoint_every, on_round, privacy)
+        begin, rounds = built.begin(), cast("Rounds", reports)
+        if todo[folder]:  # a run that fails in its first round leaves nothing behind
+            rounds = _begun(reports(begin))
+            folders.create(folder, table, overwrite)
+        folders.note(folder, task=dict(built.facts))
+        folders.execute(folder, begin, rounds, checkpoint_every, on_round, privacy)
     return folders.load_run(folder)
+
+
+def _begun(reports: Iterator[RoundReport]) -> Rounds:
+    """Run the first round, and return a function that yields its report and those of the others."""
+    first = next(reports)
+    return lambda _: chain([first], reports)

@@ -18,6 +18,7 @@ from sparsefed.secure.field import Elements, Field, kernels
 
 SEED = 32  # bytes of a seed
 BLOCK = 16  # bytes of a block of AES
+CACHED = 1 << 18  # bytes of a vector that are made at a time, so that they stay in the processor's cache
 PIECE = 1 << 24  # bytes that are made at a time where a stream is read piece by piece
 
 
@@ -57,8 +58,12 @@ class Xof:
     def vector(self, field: Field, count: int) -> Elements:
         """Return the next field elements: words below the modulus, in order; others are skipped."""
         out, filled = np.empty(count, field.dtype), np.zeros(1, np.int64)
+        zeros = bytes(min(count * field.size, CACHED))
+        buffer = np.empty(len(zeros) + BLOCK, np.uint8)
         while (missing := count - int(filled[0])) > 0:
-            words = np.frombuffer(self.bytes(missing * field.size), f"<u{field.size}").astype(field.dtype, copy=False)
+            size = min(missing * field.size, len(zeros))
+            self._stream.update_into(memoryview(zeros)[:size], buffer.data)
+            words = buffer[:size].view(f"<u{field.size}").astype(field.dtype, copy=False)
             kernels().usable_words(words, np.uint64(field.modulus), out, filled)
         return out
 

@@ -1,7 +1,11 @@
 """Results as lines of JSON, one file per plan: read back, put in order, written atomically.
 
-A line is a run: its position in the plan, its key and what was measured. Nothing in it depends on when, where or how
-often the runner was interrupted, so equal cells make equal files.
+A line is a run: its position in the plan, its key and what was measured. Nothing in it depends on when or how often the
+runner was interrupted, so equal cells make equal files.
+
+A results file that is only partly done can be taken to another machine without the run folders: what it has is not run
+again there. A run is then compared with a twin by the lines of both, which gives accuracies; distances between the two
+models and the class that lost most need both folders, and are missing from that line.
 """
 
 from __future__ import annotations
@@ -100,6 +104,7 @@ class Ledger:
     def __init__(self, out: Path, plans: Sequence[SweepPlan]) -> None:
         self._out = out
         self._old = {_id(row): row for plan in plans for row in read(path(out, plan)) if row["status"] == "done"}
+        self._lines = _by_key(out, plans)  # also of other results files, which may share cells with these
         self._records: dict[str, RunRecord | None] = {}
         self._rows: dict[str, Row] = {}
         self.failed: dict[str, str] = {}  # the sentences of the cells that failed in this call, by key
@@ -130,31 +135,76 @@ class Ledger:
         old = self._old.get(name)
         if old is not None and set(old["twins"]) == set(slot.twins) and ("curves" in old) == _curved(plan, slot):
             return self._rows.setdefault(name, old)
-        record = self.record(slot.cell.key)
-        if record is None:
+        record, line = self.record(slot.cell.key), old or self._lines.get(slot.cell.key)
+        if record is None and line is not None and _serves(line, plan, slot):
+            row = self._copied(plan, slot, line)
+        elif record is None:
             return _row(plan, slot, "failed", {}) if slot.cell.key in self.failed else None
-        return self._measured(plan, slot, record, name)
-
-    def _measured(self, plan: SweepPlan, slot: CellSlot, record: RunRecord, name: str) -> Row:
-        metrics = measures.metrics(record)
-        if slot.role != "result":
-            metrics = {metric: value for metric, value in metrics.items() if metric in BRIEFLY}
-        others = {kind: self.record(cell.key) for kind, cell in slot.twins.items()}
-        there = {str(kind): other for kind, other in others.items() if other is not None}
-        row = _row(plan, slot, "done", metrics | measures.versus(record, there), tuple(there))
-        if _curved(plan, slot):
-            row["curves"] = measures.curves(record, plan.curves)
-        if len(there) == len(others):  # otherwise a twin is still missing
+        else:
+            row = self._measured(plan, slot, record)
+        if set(row["twins"]) == set(slot.twins):  # otherwise a twin is still missing
             self._rows[name] = row
         return row
+
+    def _measured(self, plan: SweepPlan, slot: CellSlot, record: RunRecord) -> Row:
+        """Return the line of a run whose folder is here."""
+        metrics = _reported(slot, measures.metrics(record))
+        lines = self._twin_lines(slot)
+        others = {str(kind): self.record(cell.key) for kind, cell in slot.twins.items()}
+        there = {kind: other for kind, other in others.items() if other is not None}
+        rest = {kind: line for kind, line in lines.items() if kind not in there}
+        compared = measures.versus(record, there) | measures.beside(metrics, rest)
+        row = _row(plan, slot, "done", {**metrics, **compared}, tuple(lines))
+        return row | {"curves": measures.curves(record, plan.curves)} if _curved(plan, slot) else row
+
+    def _copied(self, plan: SweepPlan, slot: CellSlot, line: Row) -> Row:
+        """Return the line of a run whose folder is elsewhere, from one that was written when it was there."""
+        lines = self._twin_lines(slot)
+        gone = {name for kind, names in measures.OF_TWINS.items() if kind not in slot.twins for name in names}
+        metrics = {name: value for name, value in _reported(slot, line["metrics"]).items() if name not in gone}
+        rest = {kind: twin for kind, twin in lines.items() if kind not in line["twins"]}
+        known = tuple(kind for kind in slot.twins if kind in line["twins"] or kind in rest)
+        row = _row(plan, slot, "done", {**metrics, **measures.beside(metrics, rest)}, known)
+        return row | {"curves": line["curves"]} if _curved(plan, slot) else row
+
+    def _twin_lines(self, slot: CellSlot) -> dict[str, Metrics]:
+        """Return what is known of the twins of a run, from their folders or from lines."""
+        known = {kind: self._metrics(cell.key) for kind, cell in slot.twins.items()}
+        return {str(kind): metrics for kind, metrics in known.items() if metrics is not None}
+
+    def _metrics(self, key: str) -> Metrics | None:
+        record, line = self.record(key), self._lines.get(key)
+        return measures.metrics(record) if record is not None else line and line["metrics"]
 
     def wanting(self, plan: SweepPlan, slot: CellSlot) -> list[SweepCell]:
         """Return the cells that a line still waits for."""
         row = self.row(plan, slot)
         if row is not None and _id(row) in self._rows:
             return []
-        needed = [slot.cell, *slot.twins.values()]
-        return [cell for cell in needed if self.record(cell.key) is None and cell.key not in self.failed]
+        missing = [cell for cell in slot.twins.values() if self._metrics(cell.key) is None]
+        own = [] if row is not None else [slot.cell]
+        return [cell for cell in (*own, *missing) if cell.key not in self.failed]
+
+
+def _by_key(out: Path, plans: Sequence[SweepPlan]) -> dict[str, Row]:
+    """Return a finished line of every cell, from all results files of the plans' scales; reported runs say most."""
+    scales = dict.fromkeys(plan.scale for plan in plans if plan.scale)
+    others = (file for scale in scales for file in sorted(out.glob(f"*.{scale}.jsonl")))
+    lines: dict[str, Row] = {}
+    for file in dict.fromkeys((*(path(out, plan) for plan in plans), *others)):
+        with suppress(RunError):  # if it is a plan's own, it has been read before
+            done = [row for row in read(file) if row["status"] == "done" and row["key"]]
+            lines |= {row["key"]: row for row in done if row["role"] == "result" or row["key"] not in lines}
+    return lines
+
+
+def _serves(line: Row, plan: SweepPlan, slot: CellSlot) -> bool:
+    """Return whether a line says all that another line of the same cell needs."""
+    return slot.role != "result" or (line["role"] == "result" and ("curves" in line or not _curved(plan, slot)))
+
+
+def _reported(slot: CellSlot, metrics: Metrics) -> Metrics:
+    return metrics if slot.role == "result" else {name: metrics[name] for name in BRIEFLY if name in metrics}
 
 
 def _curved(plan: SweepPlan, slot: CellSlot) -> bool:
@@ -193,6 +243,12 @@ def rows(plan: SweepPlan, ledger: Ledger) -> list[Row]:
     """Return the lines of the runs that are finished or failed."""
     known = (ledger.row(plan, slot) for slot in slots(plan, ledger))
     return [row for row in known if row is not None]
+
+
+def missing(plan: SweepPlan, rows: Sequence[Row]) -> int:
+    """Return how many runs of a plan have no finished line yet."""
+    lines = sum(len(group.trials) + group.coming for group in plan.groups)
+    return max(lines - len([row for row in rows if row["status"] == "done"]), 0)
 
 
 def coming(plan: SweepPlan, ledger: Ledger) -> int:

@@ -18,8 +18,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 
+from sparsefed import trust
 from sparsefed.sweeps.cells import Event, SweepCell, attempt, cached_load
 
 GOODBYE = 60.0  # seconds in which a worker may finish its round and save
@@ -56,7 +57,7 @@ class _Worker:
     def give(self, cell: SweepCell, folder: Path) -> None:
         assert self.process.stdin is not None
         self.cell = cell
-        job = {"key": cell.key, "folder": str(folder), "config": cell.table}
+        job = {"key": cell.key, "folder": str(folder), "config": cell.table, "code": trust.code_folders()}
         with suppress(BrokenPipeError):  # it has died, and its thread will report that
             self.process.stdin.write((json.dumps(job) + "\n").encode())
             self.process.stdin.flush()
@@ -162,9 +163,28 @@ class LocalPool:
         self._accepted = {}
 
 
-Workers = Pool | LocalPool
+class Workers(Protocol):
+    """Whoever runs cells: worker processes, this process, or the machines of a cluster."""
+
+    jobs: int
+
+    @property
+    def running(self) -> list[SweepCell]: ...
+    def start(self, cell: SweepCell, folder: Path) -> None: ...
+    def events(self, patience: float, /) -> Iterator[Event]: ...
+    def close(self) -> None: ...
 
 
-def pool(jobs: int, in_this_process: bool = False) -> closing[Workers]:
-    """Return workers that are stopped when the `with` block is left, for whatever reason."""
+def pool(jobs: int, in_this_process: bool = False, on: str | None = None) -> closing[Workers]:
+    """Return workers that are stopped when the `with` block is left, for whatever reason.
+
+    Args:
+        jobs: how many cells run at a time, at most.
+        in_this_process: whether cells hold objects of this process.
+        on: "ray" for the machines of a Ray cluster.
+    """
+    if on is not None and not in_this_process:
+        from sparsefed.sweeps.cluster_pool import ClusterPool
+
+        return closing(ClusterPool(on, jobs))
     return closing(LocalPool() if in_this_process else Pool(jobs))

@@ -32,9 +32,12 @@ from sparsefed.sweeps.pool import Workers, cores, pool
 REFRESH = 0.25  # seconds between two polls of the workers while nothing happens
 
 
-def default_jobs() -> int:
-    """Return the default number of jobs, one per core."""
-    return cores()
+MOST_JOBS = 10**6  # as many as a cluster has room for
+
+
+def default_jobs(on: str | None = None) -> int:
+    """Return the default number of jobs: one per core, or as many as a cluster has room for."""
+    return cores() if on is None else MOST_JOBS
 
 
 def run_plans(
@@ -43,6 +46,7 @@ def run_plans(
     jobs: int,
     on_progress: OnProgress = lambda _: None,
     workers: Workers | None = None,
+    on: str | None = None,
 ) -> Ledger:
     """Run what is missing of the plans, and keep their results files up to date.
 
@@ -52,6 +56,7 @@ def run_plans(
         jobs: How many cells run at a time.
         on_progress: Called with a `Progress` whenever something has changed.
         workers: Workers to use and to leave running, because more plans follow; own ones by default.
+        on: "ray" to run cells on the machines of a Ray cluster.
 
     Returns:
         What is known of every cell, also of those that failed.
@@ -73,7 +78,7 @@ def run_plans(
                 computed_in(dtype, computed_on(device))  # warns here, because what workers print is not shown
             live = any(configs.is_live(cell.config) for cell in run.waiting)
             many = min(jobs, len(run.waiting) + run.coming)
-            with pool(many, live) if workers is None else nullcontext(workers) as team:
+            with pool(many, live, on) if workers is None else nullcontext(workers) as team:
                 run.drive(team)
         for plan in plans:
             run.write(plan)

@@ -83,7 +83,7 @@ class SweepResult(Report, described_by=__name__):
         up = {**(share_axis("mean") if measure(y).share else {"shorthand": "mean:Q"}), "title": title}
         across = alt.X(f"x:{kind}", title=x, sort=None, scale=scale)
         base = alt.Chart(alt.InlineData(values=points)).encode(across, color=colours(strokes))
-        band = base.mark_area(opacity=0.2).encode(y="least:Q", y2="most:Q")
+        band = base.mark_area(fillOpacity=0.2).encode(y="least:Q", y2="most:Q")
         line = base.mark_line(point=True, tooltip=alt.TooltipContent("data")).encode(y=alt.Y(**up))
         subtitle = "Mean over the seeds; the band is from the lowest to the highest."
         return dressed(alt.LayerChart(layer=[band, line]), alt.Title(f"{title} by {x}", subtitle=subtitle), [*strokes])
@@ -125,6 +125,7 @@ def sweep(
     seeds: int | Iterable[int] | None = None,
     folder: str | Path | None = None,
     jobs: int | None = None,
+    on: str | None = None,
     on_progress: OnProgress = lambda _: None,
 ) -> SweepResult:
     """Run many configs, several at a time, and return a record of each run.
@@ -142,6 +143,7 @@ def sweep(
         seeds: The seeds that everything is run with, or how many, counted from the config's; by default its own.
         folder: Where runs and results go; by default a temporary folder that is removed at the end.
         jobs: How many runs at a time; by default one per core.
+        on: "ray" to run them on the machines of a Ray cluster, with the same results.
         on_progress: Called with a `Progress` whenever something has changed.
 
     Returns:
@@ -160,7 +162,7 @@ def sweep(
     wanted = named if seeds is None else seeds
     plan = SweepPlan("sweep", tuple(group(each, _seeds(wanted, own), ()) for each, own in combinations))
     with working_folder(folder) as out:
-        ledger = run_plans([plan], out, default_jobs() if jobs is None else jobs, on_progress)
+        ledger = run_plans([plan], out, default_jobs(on) if jobs is None else jobs, on_progress, on=on)
         rows = results.rows(plan, ledger)
         problem = failures(ledger, out)
     if problem is not None and not any(row["status"] == "done" for row in rows):
@@ -181,15 +183,15 @@ def _combinations(subjects: Any, grid: Grid | None) -> Iterator[tuple[Combinatio
     if grid is None:
         for name, subject in _named(subjects):
             config = configs.as_config(subject)
-            yield Combination({NAME: name or config.name}, _table(config), {}, f"sweep, {name}"), config.seed
+            yield Combination({NAME: name or config.name}, table_of(config), {}, f"sweep, {name}"), config.seed
         return
     config = configs.as_config(subjects)
     axes = {key: [_plain(value) for value in values] for key, values in grid.items() if key != SEED}
     for values in itertools.product(*axes.values()):
-        table, labels = _table(config), {}
+        table, labels = table_of(config), {}
         for key, value in zip(axes, values, strict=True):
-            table, labels[key] = bases.over(table, _part(key, value)), _label(value)
-        source = f"sweep, {', '.join(f'{key} = {label}' for key, label in labels.items())}"
+            table, labels[key] = bases.over(table, part(key, value)), label(value)
+        source = f"sweep, {', '.join(f'{key} = {named}' for key, named in labels.items())}"
         yield Combination(labels, table, {}, source), config.seed
 
 
@@ -203,7 +205,7 @@ def _named(subjects: Any) -> Iterable[tuple[str, Any]]:
     return zip(names if unique else map(str, range(1, len(names) + 1)), several, strict=True)
 
 
-def _table(config: Config) -> Table:
+def table_of(config: Config) -> Table:
     """Return a config as a table to put parts on; if it counts epochs, rounds follow from them."""
     beside = (NAME, SEED, *(("rounds",) if config.epochs is not None else ()))
     return {key: item for key, item in configs.dump(config).items() if key not in beside}
@@ -213,10 +215,10 @@ def _plain(value: Any) -> Any:
     return value.to_config() if isinstance(value, Chosen) else value
 
 
-def _part(key: str, value: Any) -> Table:
+def part(key: str, value: Any) -> Table:
     """Return a part of a config as nested tables.
 
-    >>> _part("defense.k", 10)
+    >>> part("defense.k", 10)
     {'defense': {'k': 10}}
     """
     for name in reversed(key.split(".")):
@@ -224,10 +226,10 @@ def _part(key: str, value: Any) -> Table:
     return dict(value)
 
 
-def _label(value: Any) -> Any:
+def label(value: Any) -> Any:
     """Return a value as a record and an axis show it.
 
-    >>> _label(10), _label({"name": "krum", "f": 2})
+    >>> label(10), label({"name": "krum", "f": 2})
     (10, 'krum (f = 2)')
     """
     if isinstance(value, Mapping):

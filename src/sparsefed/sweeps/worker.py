@@ -50,6 +50,7 @@ def _work(jobs: queue.SimpleQueue[bytes], events: Any) -> None:
     """Run the cells of the queue for ever; torch is slow to load, so only once a parent's death would be noticed."""
     import torch
 
+    from sparsefed import trust
     from sparsefed.sweeps.cells import Event, attempt, cached_load
 
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
@@ -66,6 +67,8 @@ def _work(jobs: queue.SimpleQueue[bytes], events: Any) -> None:
 
     while True:
         job = json.loads(jobs.get())
+        for folder in job["code"]:
+            trust.import_from(Path(folder))
         report(attempt(job["key"], Path(job["folder"]), job["config"], load, on_round))
 
 

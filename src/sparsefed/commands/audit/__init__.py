@@ -3,6 +3,7 @@
 options.py          what is audited, and how thoroughly; the demo, a small audit
 defense_specs.py    the defenses, their parameters by stated rules
 attack_specs.py     the attacks, and the variants of each that every defense meets
+time_budget.py      how long it will take, and how to fit it into a time
 plan.py             all of it as plans for `sweeps`: cells, resumable, never run twice
 analysis.py         `audit`: calibration -> matrix -> recommendation -> sensitivity -> certificate
 findings.py         `AuditResult`, and what follows from the runs
@@ -12,8 +13,8 @@ document.py         the result as a document
 
 from __future__ import annotations
 
-from sparsefed.commands.audit.analysis import audit, forget, run_audit
+from sparsefed.commands.audit.analysis import audit, checked_jobs, forget, run_audit
 from sparsefed.commands.audit.findings import AuditResult
 from sparsefed.commands.audit.options import AuditOptions, demo, introduction
 
-__all__ = ["AuditOptions", "AuditResult", "audit", "demo", "forget", "introduction", "run_audit"]
+__all__ = ["AuditOptions", "AuditResult", "audit", "checked_jobs", "demo", "forget", "introduction", "run_audit"]

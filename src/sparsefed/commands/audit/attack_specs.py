@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sparsefed import config as configs
@@ -21,7 +21,8 @@ from sparsefed import data
 from sparsefed.attacks import ATTACKS, NEEDS, Attacker, attack_info
 from sparsefed.attacks.goals import untargeted
 from sparsefed.commands.audit.options import AuditOptions
-from sparsefed.commands.tune.space import Range, search_space
+from sparsefed.commands.audit.suite import suite_attacks
+from sparsefed.commands.tune.space import Range, Searched, Space, search_space
 from sparsefed.config import Config, Named
 from sparsefed.core.errors import ConfigError, unknown
 from sparsefed.core.rng import rng
@@ -43,6 +44,7 @@ class AttackSpec:
     table: Mapping[str, Any]  # [attack] of a config
     targeted: bool
     variants: Variants
+    other_goal: bool = False  # than the config's attack: it has a baseline of its own
 
     def variant(self, name: str) -> dict[str, Any]:
         """Return the [attack] table of a variant."""
@@ -62,7 +64,10 @@ def attack_specs(options: AuditOptions) -> AttackSpecs:
     """Return the attacks of an audit: the config's own first, then the others."""
     config, own = options.config, options.config.attack
     assert own is not None  # checked by AuditOptions
-    others = _fitting(own, _kind(config))
+    if options.suite:
+        tables, unfit = suite_attacks(options.suite, config)
+        return AttackSpecs(tuple(_spec(table, options) for table in tables), unfit, ())
+    others = _fitting(own, _kind(config), [name for name in options.attack_names if ":" in name])
     lacking = {name: _lacking(info, config) for name, info in others.items()}
     able = [name for name in others if not lacking[name]]
     names = [name for name in options.attack_names if name != own.name]
@@ -79,10 +84,19 @@ def attack_specs(options: AuditOptions) -> AttackSpecs:
     return AttackSpecs(tuple(_spec(table, options) for table in tables), left_out, spare)
 
 
+def spare_specs(options: AuditOptions, specs: AttackSpecs) -> tuple[AttackSpec, ...]:
+    """Return the attacks that would fit but were not chosen."""
+    if options.suite or not specs.spare:
+        return ()
+    return attack_specs(replace(options, attacks=specs.spare)).chosen[1:]
+
+
 def _spec(table: Mapping[str, Any], options: AuditOptions) -> AttackSpec:
     info = configs.attacker(Named(**table))
     several = variants(options.config, table, options.trials, options.search_seed)
-    return AttackSpec(table["name"], table, info.goal is not untargeted, several)
+    assert options.config.attack is not None
+    other = info.goal not in (untargeted, configs.attacker(options.config.attack).goal)
+    return AttackSpec(table["name"], table, info.goal is not untargeted, several, other)
 
 
 def _kind(config: Config) -> str | None:
@@ -90,10 +104,12 @@ def _kind(config: Config) -> str | None:
     return data.load(configs.dataset(config)).target_kind if ":" in config.data.name else None
 
 
-def _fitting(own: Named, kind: str | None) -> dict[str, Attacker]:
+def _fitting(own: Named, kind: str | None, users: Sequence[str]) -> dict[str, Attacker]:
     """Return the other attacks on the config's goal, then those without one, each group in the order of `place`."""
     goals = (configs.attacker(own).goal, untargeted)
-    infos = {name: attack_info(attack) for name, attack in ATTACKS.items() if name != own.name}
+    infos = {name: attack_info(attack) for name, attack in ATTACKS.items()}
+    infos |= {name: configs.attacker(Named(name=name)) for name in users}
+    infos.pop(own.name, None)
     fitting = [name for name, info in infos.items() if info.goal in goals and (kind is None or info.fits(kind))]
     fitting.sort(key=lambda name: (infos[name].goal is untargeted, infos[name].place))
     return {name: infos[name] for name in fitting}
@@ -113,8 +129,9 @@ def _lacking(info: Attacker, config: Config) -> str:
 
 
 def _check(name: str, lacking: Mapping[str, str]) -> None:
-    if name not in ATTACKS:
-        raise ConfigError(f"--attacks: {unknown('attack', name, [*ATTACKS, 'auto'])}")
+    if name not in ATTACKS and ":" not in name:
+        others = ', or one of your own as "module:function"'
+        raise ConfigError(f"--attacks: {unknown('attack', name, [*ATTACKS, 'auto'])}{others}")
     if name not in lacking:
         raise ConfigError(
             f"--attacks: {name} is after something else than this config's attack, which is another audit; put it "
@@ -143,12 +160,35 @@ def variants(config: Config, table: Mapping[str, Any], count: int, seed: int) ->
     return several
 
 
-def varied_ranges(config: Config, table: Mapping[str, Any]) -> Mapping[str, Range]:
-    """Return the parameters of an attack's method that are varied, with their ranges."""
+def answers(config: Config, table: Mapping[str, Any], count: int, seed: int) -> list[dict[str, Any]]:
+    """Return so many points of an attack's whole search space, choices included, spread evenly."""
+    space = _space(config, table)
+    start = rng(seed, f"answers {table['name']}").random(len(space))
+    points: list[dict[str, Any]] = []
+    for i in range(1, count + 1):
+        shares = [(float(at) + i * step) % 1 for at, step in zip(start, kronecker_steps(len(space)), strict=True)]
+        point = {name: _at(space[name], u) for name, u in zip(space, shares, strict=True)}
+        if point and point not in points:
+            points.append(point)
+    return points
+
+
+def _at(searched: Searched, u: float) -> Any:
+    if isinstance(searched, Range):
+        return at_share(searched, u)
+    return searched.options[min(int(u * len(searched.options)), len(searched.options) - 1)]
+
+
+def _space(config: Config, table: Mapping[str, Any]) -> Space:
     try:
-        space = search_space(config.model_copy(update={"attack": Named(**table)}))
+        return search_space(config.model_copy(update={"attack": Named(**table)}))
     except ConfigError:  # nothing to search
         return {}
+
+
+def varied_ranges(config: Config, table: Mapping[str, Any]) -> Mapping[str, Range]:
+    """Return the parameters of an attack's method that are varied, with their ranges."""
+    space = _space(config, table)
     return {name: searched for name, searched in space.items() if isinstance(searched, Range)}
 
 

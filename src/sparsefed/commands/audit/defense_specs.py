@@ -6,8 +6,9 @@
               learning rate, so that is twice the median of length / rate, and the server clips to L times the round's
               rate (`clip = "adaptive"`): a fixed L would leave attackers ever more room as the rate falls
     radius    of centered clipping: the median length of honest updates
-    k         1 % of the coordinates, at least one: the order of the paper's own (0.6 % of an LSTM's, 0.02 to 0.8 % of
-              a ResNet9's). What half and twice as much would do is measured
+    k         as `choose-k` chooses it by default: the smallest with which top-k loses at most half of the l1 mass of
+              what it is given, at the first model and after some rounds (the promise of the paper's algorithm
+              "Selecting k"). What half and twice as much would do is measured
 
 A rule with a required parameter that is none of these is left out, and so is one that needs examples of the server's
 own, unless the config provides some (`data.root`) or the rule is named.
@@ -17,11 +18,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sparsefed import config as configs
 from sparsefed.commands.audit.options import ALL, AuditOptions
+from sparsefed.commands.choose_k import ChooseKResult
 from sparsefed.config import Config
 from sparsefed.core.errors import ConfigError, unknown
 from sparsefed.core.signatures import parameters
@@ -29,7 +31,6 @@ from sparsefed.defenses import DEFENSES, rule_info
 from sparsefed.results.numbers import significant
 
 UNDEFENDED = "undefended"
-SHARE_OF_D = 100  # k = d / SHARE_OF_D
 ROOM = 2  # L in median lengths
 
 
@@ -40,6 +41,7 @@ class Facts:
     d: int  # parameters of the model
     norm: float  # median l2 norm of honest updates
     in_rates: float  # the same in the unit of L: in FedAvg mode divided by the round's learning rate
+    choices: Mapping[str, ChooseKResult] = field(default_factory=dict)  # of k, by rule
 
 
 @dataclass(frozen=True)
@@ -88,9 +90,10 @@ def defense_specs(options: AuditOptions, facts: Facts) -> DefenseSpecs:
     names = names if named else _usual(rooted) if names == () else tuple(DEFENSES)
     specs, left_out = [BASELINE], {}
     for name in names:
-        if name not in DEFENSES:
-            raise ConfigError(f"--defenses: {unknown('defense', name, [*DEFENSES, ALL])}")
-        if DEFENSES[name] is DEFENSES[UNDEFENDED]:  # under either of its names
+        if name not in DEFENSES and ":" not in name:
+            others = ', or one of your own as "module:function"'
+            raise ConfigError(f"--defenses: {unknown('defense', name, [*DEFENSES, ALL])}{others}")
+        if DEFENSES.get(name) is DEFENSES[UNDEFENDED]:  # under either of its names
             continue
         reason = _refused(name, config, rooted)
         if reason and named:
@@ -105,6 +108,14 @@ def defense_specs(options: AuditOptions, facts: Facts) -> DefenseSpecs:
     return DefenseSpecs(tuple(specs), left_out)
 
 
+def by_rule(options: AuditOptions, specs: DefenseSpecs) -> DefenseSpecs:
+    """Return the defenses that are compared: all, or, if a defense is only tuned, none and the config's own."""
+    if not options.tune_only:
+        return specs
+    own = [spec for spec in specs.chosen if spec.name == UNDEFENDED or spec.name not in DEFENSES]
+    return DefenseSpecs(tuple(own), {})
+
+
 def _usual(rooted: bool) -> tuple[str, ...]:
     """Return the rules registered for audits, then those that need root examples if the server has some."""
     infos = {name: rule_info(rule) for name, rule in DEFENSES.items()}
@@ -114,7 +125,7 @@ def _usual(rooted: bool) -> tuple[str, ...]:
 
 def _refused(name: str, config: Config, rooted: bool) -> str:
     """Return why a rule cannot be audited; '' if it can."""
-    rule, n = configs.rule(name), _smallest_cohort(config)
+    rule, n = configs.rule(name), smallest_cohort(config)
     required = [p.name for p in parameters(rule.builder) if p.required]
     if underived := [key for key in required if key not in ("f", "k", "radius")]:
         return f"no rule derives its {' and '.join(underived)}; put it into the config as [defense]"
@@ -127,7 +138,7 @@ def _refused(name: str, config: Config, rooted: bool) -> str:
     return ""
 
 
-def _smallest_cohort(config: Config) -> int:
+def smallest_cohort(config: Config) -> int:
     devices, cohort = config.data.devices, config.train.cohort
     rest = devices % cohort if devices is not None and config.train.sampling == "epoch" else 0
     return rest or cohort
@@ -140,10 +151,12 @@ def derived(name: str, config: Config, facts: Facts) -> DefenseSpec:
     given: dict[str, Any] = {}
     why = []
     if "k" in required:
-        given["k"] = max(1, facts.d // SHARE_OF_D)
-        why.append(f"k is 1 % of {facts.d:,} coordinates")
+        chosen = facts.choices.get(name, facts.choices.get("sparsefed"))
+        given["k"] = "1%" if chosen is None else chosen.answer
+        rule_of_k = "the smallest that loses at most half of the l1 mass" if chosen else "1 %, for none could be chosen"
+        why.append(f"k is {rule_of_k} (of {facts.d:,} coordinates)")
     if "f" in required:
-        f, most = expected(config), rule.largest_f(_smallest_cohort(config))
+        f, most = expected(config), rule.largest_f(smallest_cohort(config))
         given["f"] = min(f, most)
         why.append(f"f is what a round expects{f' ({f}), cut to what the rule is defined for' if f > most else ''}")
     if "radius" in required:
@@ -153,5 +166,5 @@ def derived(name: str, config: Config, facts: Facts) -> DefenseSpec:
         given["clip_norm"] = significant(ROOM * facts.in_rates)
         given |= {"clip": "adaptive"} if fedavg else {}
         per_rate = ", divided by the learning rate and enforced times it" if fedavg else ""
-        why.append(f"L is twice the median length of honest updates{per_rate}")
+        why.append(f"clip_norm is twice the median length of honest updates{per_rate}")
     return DefenseSpec(name, {"name": name, **given}, "; ".join(why) or "as published, its defaults")

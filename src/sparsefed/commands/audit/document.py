@@ -13,9 +13,12 @@ from typing import Any
 
 from sparsefed import config as configs
 from sparsefed import trust
-from sparsefed.commands.audit.defense_specs import UNDEFENDED
+from sparsefed.commands.audit.defense_specs import UNDEFENDED, Facts
 from sparsefed.commands.audit.findings import AuditResult, costs, harm, recommended
 from sparsefed.commands.audit.options import threat_in_words
+from sparsefed.commands.audit.suite_document import beside_the_matrix, suite_numbers
+from sparsefed.commands.audit.tuning_document import tuning, tuning_numbers
+from sparsefed.commands.choose_k.document import alternatives, details
 from sparsefed.core import toml
 from sparsefed.core.types import RunRecord
 from sparsefed.reports import document as doc
@@ -35,6 +38,7 @@ from sparsefed.sweeps.plan import STRONGEST
 PAGE, NUMBERS, CONFIG = "audit.html", "audit.json", "recommended.toml"
 FORMAT, DIGITS = 1, 6  # of the JSON
 WORST = "Each defense under the attack that does it most harm, at the first seed."
+WORST_SEEDS = "Each defense under the attack that does it most harm, at all reported seeds."
 VARIED = "One seed. Up to four times more and less than what the rule gave; everything else stays as it was."
 TIMES = (
     "Time is that of a whole round, training included, over a round without a defense (the tenth part of the rounds "
@@ -51,11 +55,10 @@ RULE = (
     "then whose devices send least."
 )
 VERDICTS = {  # by judgement of the recommended defense
-    "not needed": "No defense is needed against these attacks: {worst}, the undefended model takes {harm} points of "
-    "harm.",
-    "held": "Use {name}: {worst}, it takes {harm} points of harm and holds.",
-    "in part": "Use {name}, but it holds only in part: {worst}, it takes {harm} points of harm.",
-    "fell": "None of these defenses holds{but}: the least bad, {name}, takes {harm} points of harm {worst}.",
+    "not needed": "No defense is needed against these attacks: {worst}, {harm} without one.",
+    "held": "Use {name}: {worst}, {harm}, so it holds.",
+    "in part": "Use {name}, but it holds only in part: {worst}, {harm}.",
+    "fell": "None of these defenses holds{but}: with the least bad, {name}, {harm} {worst}.",
 }
 NO_VERDICT = "Nothing can be recommended: not even the model without a defense was measured against every attack."
 
@@ -67,16 +70,20 @@ def document(result: AuditResult) -> doc.Document:
     lead = f"{task} of {config.train.cohort} devices; {threat_in_words(config)}."
     worst = [result.runs[pair][0] for pair in result.worst.items()]
     drawn, unattacked = charts(worst) if worst else {}, list(result.unattacked.values())
+    seeds = [run for pair in result.worst.items() for run in result.runs[pair]]
+    curves = charts(seeds) if len(seeds) > len(worst) else drawn
     parts = (
         doc.section("Summary", _summary(result), terminal=True),
         doc.section("Recommendation", _recommendation(result), terminal=True),
+        doc.section("The tuned defense", tuning(result), terminal=True),
         doc.section("Pareto front", _pareto(result)),
-        doc.section("Curves", _under(WORST, figures("Curves", drawn, worst))),
+        doc.section("Curves", _under(WORST if curves is drawn else WORST_SEEDS, figures("Curves", curves, seeds))),
         doc.section("Class by class", _under(WORST, class_part(worst, compare([*worst, *unattacked])))),
         doc.section("Norms", _under(WORST, figures("Norms", drawn, worst))),
+        doc.section("Beside the matrix", beside_the_matrix(result), terminal=True),
         doc.section("Attacks", _attacks(result)),
         doc.section("Defenses and what they cost", _costs(result), terminal=True),
-        doc.section("What k and L cost and buy", _sensitivity(result.varied)),
+        doc.section("What k and clip_norm cost and buy", _sensitivity(result.varied)),
         doc.section("Certificate", _certificates(result)),
         doc.section("Who owns what", partitions.portraits(unattacked[:1])),
         doc.section("Configs and versions", _configs(result, unattacked), again.versions(unattacked[:1])),
@@ -118,7 +125,7 @@ def _pareto(result: AuditResult) -> Iterator[doc.Block]:
 
 def _sensitivity(varied: Sequence[RunRecord]) -> list[doc.Block]:
     drawn = tradeoffs(varied) if varied else {}
-    return _under(VARIED, figures("What k and L cost and buy", drawn, varied))
+    return _under(VARIED, figures("What k and clip_norm cost and buy", drawn, varied))
 
 
 def _attacks(result: AuditResult) -> Iterator[doc.Block]:
@@ -159,6 +166,8 @@ def _costs(result: AuditResult) -> Iterator[doc.Block]:
     lines = [(each.name, _parameters(each.table), each.why) for each in result.defenses.chosen]
     given = ("Defense", "Parameters", doc.Head("Where they come from", page_only=True))
     yield doc.table("What each defense was run with", given, lines, "facts")
+    for name, choice in result.facts.choices.items():
+        yield from doc.fold(f"Which k? {name}, and other rules", alternatives(choice), *map(doc.note, details(choice)))
     formats: dict[str, Callable[[float | None], str]] = {"times": times, "up": traffic, "down": traffic}
     rows = (
         (name, *(doc.TableCell(write(cost[key]), cost[key]) for key, write in formats.items()))
@@ -173,7 +182,7 @@ def _certificates(result: AuditResult) -> Iterator[doc.Block]:
     for name, sentence in result.certificates.items():
         yield doc.paragraph(doc.Strong(f"{name}: "), sentence)
     if result.certificates:
-        yield doc.note("By `sparsefed certify`, which says more: what every bound rests on, and tables.")
+        yield doc.note("By sparsefed certify, which says more: what every bound rests on, and tables.")
 
 
 def _configs(result: AuditResult, unattacked: Sequence[RunRecord]) -> Iterator[doc.Block]:
@@ -210,14 +219,28 @@ def verdict(result: AuditResult) -> list[str]:
     own, bare = clean.get(best.name, Entry(())), clean.get(UNDEFENDED, Entry(()))
     error = "" if own.error is None else f", and it is off by {plain(own.error)} on average"
     beside = "" if best.name == UNDEFENDED else f" ({percent(bare.test)} without a defense)"
+    against = f" against suite {options.suite}, {threat_in_words(result.config)}" if options.suite else ""
     variants = "each attack as given"
     if options.trials > 1:
         variants = f"each against up to {options.trials} variants of each attack"
     return [
-        VERDICTS[kind].format(name=best.name, worst=worst, harm=points(best.harm), but=but),
+        VERDICTS[kind].format(name=best.name, worst=worst, harm=harm_in_words(result, best.name, best.attack), but=but),
         f"Without attackers its test accuracy is {percent(own.test)}{beside}{error}; "
-        f"{len(result.defenses.chosen)} defenses were compared, {variants}, at {counted(options.seeds, 'seed')}.",
+        f"{len(result.defenses.chosen)} defenses were compared{against}, {variants}, at "
+        f"{counted(options.seeds, 'seed')}.",
     ]
+
+
+def harm_in_words(result: AuditResult, defense: str, attack: str) -> str:
+    """Describe the larger of what attackers gain and what is lost, in its own unit."""
+    matrix = result.matrix
+    entry = matrix.entries.get((defense, attack))
+    if entry is None or not entry.converged:
+        return "the model learns nothing"
+    gained, lost = (max(0.0, each(defense, attack) or 0.0) for each in (matrix.gained, matrix.lost))
+    if gained >= lost:
+        return f"attackers gain {points(gained)} points of attack accuracy"
+    return f"{points(lost)} points of test accuracy are lost"
 
 
 def reasons(result: AuditResult) -> Iterator[str]:
@@ -247,7 +270,7 @@ def limits(result: AuditResult) -> Iterator[str]:
     if options.trials == 1:
         yield "The attacks are as given; attackers who tune theirs can be stronger: --trials."
     else:
-        yield f"At most {options.trials} variants of each attack were tried; `sparsefed tune` searches further."
+        yield f"At most {options.trials} variants of each attack were tried; sparsefed tune searches further."
     if by_reason := {
         why: [name for name, own in attacks.left_out.items() if own == why] for why in attacks.left_out.values()
     }:
@@ -255,15 +278,18 @@ def limits(result: AuditResult) -> Iterator[str]:
         yield f"Not tried, for the threat model does not grant what they need: {lacking}."
     if attacks.spare:
         yield f"Not tried, but could be with --attacks: {', '.join(attacks.spare)}."
-    yield "The defenses' parameters follow from rules, not from a search; no audit has attacks that are yet unknown."
+    searched = "but for the tuned one's, which were searched at a seed that is not reported" if result.tuned else ""
+    yield f"The defenses' parameters follow from rules, {searched or 'not from a search'}."
+    yield "No audit has attacks that are yet unknown."
 
 
 # --- for programs ----------------------------------------------------------------------------------------------------
 
 
-def files(result: AuditResult) -> dict[str, str]:
-    """Return the files of an audit: a page, numbers, and a config that `sparsefed run` takes."""
-    texts, config = {PAGE: result.to_html(), NUMBERS: result.to_json()}, recommended(result)
+def files(result: AuditResult) -> dict[str, str | None]:
+    """Return the files of an audit: a page, numbers, and, if a defense held, a config that `sparsefed run` takes."""
+    texts: dict[str, str | None] = {PAGE: result.to_html(), NUMBERS: result.to_json(), CONFIG: None}
+    config = recommended(result)
     if config is not None:
         comments = "".join(f"# {sentence}\n" for sentence in doc.scored_by(verdict(result), result.score))
         trust.remember(configs.dump(config))
@@ -300,12 +326,14 @@ def numbers(result: AuditResult) -> dict[str, Any]:
         "rule": RULE.format(tolerance=options.tolerance),
         "limits": list(limits(result)),
         "asked": {"trials": options.trials, **seeds, "tolerance": options.tolerance / 100},
-        "calibration": {"parameters": facts.d, "norm": facts.norm, "in_rates": facts.in_rates},
+        "calibration": {"parameters": facts.d, "norm": facts.norm, "in_rates": facts.in_rates, "k": _ks(facts)},
         "defenses": {each.name: {**each.table, "why": each.why} for each in result.defenses.chosen},
         "attacks": {each.name: {**each.table, "variants": each.variants} for each in result.attacks.chosen},
         "left_out": {"defenses": result.defenses.left_out, "attacks": result.attacks.left_out},
         "matrix": [_entry(result, record) for record in records(result)],
         "bytes": {name: {key: own[key] for key in ("up", "down")} for name, own in cost.items()},
+        "tuned": tuning_numbers(result),
+        "suite": suite_numbers(result),
         "certificates": result.certificates,
         "timing": {
             "rounds": {name: {key: own[key] for key in ("seconds", "times")} for name, own in cost.items()},
@@ -313,6 +341,10 @@ def numbers(result: AuditResult) -> dict[str, Any]:
         },
         "config": configs.dump(result.config),
     }
+
+
+def _ks(facts: Facts) -> dict[str, dict[str, int]]:
+    return {name: {"k": each.answer, "paper_k": each.paper_k} for name, each in facts.choices.items()}
 
 
 def _recommended(result: AuditResult) -> dict[str, Any] | None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 from sparsefed import config as configs
 from sparsefed.commands.audit.attack_specs import GIVEN, AttackSpec, AttackSpecs
-from sparsefed.commands.audit.defense_specs import UNDEFENDED, DefenseSpecs, Facts
+from sparsefed.commands.audit.defense_specs import UNDEFENDED, DefenseSpec, DefenseSpecs, Facts
 from sparsefed.commands.audit.options import AuditOptions
-from sparsefed.commands.audit.plan import ATTACK, DEFENSE
+from sparsefed.commands.audit.plan import ATTACK, DEFENSE, baseline
 from sparsefed.commands.audit.recommend import Candidate, Recommendation
+from sparsefed.commands.audit.tuned_defense import TunedDefense
 from sparsefed.commands.certify import certify
 from sparsefed.config import Config
 from sparsefed.core.errors import RunError, SparseFedError
@@ -26,10 +28,33 @@ from sparsefed.results.summary import summary
 from sparsefed.runs import load_run
 from sparsefed.sweeps import ledger
 from sparsefed.sweeps.ledger import Row
+from sparsefed.sweeps.plan import FIXED
 
 SIGHT = ("rows", "all rows", "history", "root", "layers", "model")  # beyond norms and sums, in increasing order
 CERTIFIED = "sparsefed"  # besides the recommended defense
 Pair = tuple[str, str]  # defense, attack
+
+
+class WorstDevices(NamedTuple):
+    """The accuracy of the devices that a model serves worst, each on its own examples."""
+
+    worst: float
+    tenth: float  # mean over the worst tenth
+
+
+class Durability(NamedTuple):
+    """Attack accuracy when the attackers left, and when training ended."""
+
+    left_at: int  # round
+    then: float
+    end: float
+
+
+class Detection(NamedTuple):
+    """The shares of attackers and of honest devices that a rule rejected, over all rounds and seeds."""
+
+    true_positives: float | None  # None without attackers
+    false_positives: float | None
 
 
 @dataclass(frozen=True)
@@ -50,6 +75,11 @@ class AuditResult(Report, described_by="sparsefed.commands.audit.document"):
     varied: tuple[RunRecord, ...] = ()  # with other k and L, and with its own
     certificates: Mapping[str, str] = field(default_factory=dict)  # by defense: its certificate, or why it has none
     seconds: float | None = None  # of all runs
+    tuned: TunedDefense | None = None
+    devices: Mapping[Pair, WorstDevices] = field(default_factory=dict)  # with a suite
+    durability: Mapping[Pair, Durability] = field(default_factory=dict)  # with a suite
+    detection: Mapping[Pair, Detection] = field(default_factory=dict)  # with a suite, of rules that select devices
+    settings: Matrix | None = None  # with a suite: defenses with other honest settings
 
     @property
     def config(self) -> Config:
@@ -77,16 +107,20 @@ def measure(rows: Sequence[Row], out: Path) -> Runs:
     tried: dict[Pair, dict[str, Mapping[str, float]]] = {}
     for row in rows:
         pair = (row["cell"][DEFENSE], row["cell"][ATTACK])
-        variant = row["attack"] if str(row["attack"]).startswith("variant") else GIVEN
+        variant = GIVEN if row["attack"] in (None, FIXED) else row["attack"]
         if row["status"] == "done" and row["role"] == "search":
             tried.setdefault(pair, {})[variant] = row["metrics"]
         elif row["status"] == "done":
             reported[pair] = (*reported.get(pair, ()), load(row, out))
             variants[pair] = variant
+    every = {pair: Entry(tuple(summary(several))) for pair, several in reported.items()}
+    baselines = {(d, a): every[d, baseline(a)] for d, a in every if (d, baseline(a)) in every}
+    own = {baseline(attack) for _, attack in baselines}
+    reported = {pair: several for pair, several in reported.items() if pair[1] not in own}
     defenses, attacks = (dict.fromkeys(pair[i] for pair in reported) for i in range(2))
     columns = sorted(attacks, key=lambda attack: attack != NO_ATTACK)
-    entries = {pair: Entry(tuple(summary(several))) for pair, several in reported.items()}
-    return Matrix("", tuple(defenses), tuple(columns), entries), reported, variants, tried
+    entries = {pair: every[pair] for pair in reported}
+    return Matrix("", tuple(defenses), tuple(columns), entries, baselines), reported, variants, tried
 
 
 def load(row: Row, out: Path) -> RunRecord:
@@ -150,9 +184,18 @@ def strongest(result: AuditResult, defense: str) -> tuple[AttackSpec, str] | Non
     return next(((each, result.variants[defense, name]) for each in result.attacks.chosen if each.name == name), None)
 
 
+def hardest(result: AuditResult, names: Sequence[str]) -> Iterator[tuple[DefenseSpec, AttackSpec, str]]:
+    """Yield these defenses and the recommended one, each with the attack and variant that does it most harm."""
+    wanted = {*names, *([result.recommendation.name] if result.recommendation else [])} & set(result.unattacked)
+    for spec in result.defenses.chosen:
+        if spec.name in wanted and (found := strongest(result, spec.name)):
+            yield (spec, *found)
+
+
 def recommended(result: AuditResult) -> Config | None:
-    """Return the audited config with the recommended defense, under the attack that does it most harm."""
-    return None if result.recommendation is None else equipped(result, result.recommendation.name)
+    """Return the audited config with the defense that held, under the attack that does it most harm; else None."""
+    best = result.recommendation
+    return equipped(result, best.name) if best is not None and best.holds else None
 
 
 def equipped(result: AuditResult, defense: str) -> Config:

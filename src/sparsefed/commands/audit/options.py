@@ -13,6 +13,7 @@ from sparsefed.core.errors import ConfigError
 from sparsefed.results.verdict import listed
 
 SEARCH = 1000  # added to the config's seed for the runs of the search: no reported run is one that was selected
+LEAST_BUDGET = 40  # runs of tuning a defense: fewer end within the opening
 ALL, AUTO = "all", "auto"
 DEMO_DEFENSES = ("undefended", "clipping", "sparsefed", "multi_krum")
 
@@ -28,6 +29,9 @@ class AuditOptions:
     seeds: int = 2  # that the strongest of them is reported with
     tolerance: float = 2.0  # points of test accuracy that a defense may cost without attackers
     sensitivity: bool = True  # whether k and L are varied
+    budget: int = 300  # runs in which a defense is tuned, if none holds by rule; 0: none is tuned
+    suite: str = ""  # a standard suite in the place of the config's attack
+    tune_only: bool = False  # compare no defenses by rule: only none, the config's own and the tuned one
 
     def __post_init__(self) -> None:
         if not self.config.is_attacked:
@@ -38,6 +42,10 @@ class AuditOptions:
         for option, given in (("--trials", self.trials), ("--seeds", self.seeds)):
             if given < 1:
                 raise ConfigError(f"{option} is {given}; at least 1 is needed")
+        if self.suite and self.attacks:
+            raise ConfigError("--suite says which attacks there are, so --attacks cannot; give one of them")
+        if self.budget and self.budget < LEAST_BUDGET:
+            raise ConfigError(f"--budget is {self.budget} runs; use at least {LEAST_BUDGET}, or 0 to tune no defense")
         if self.seeds > SEARCH:
             raise ConfigError(f"--seeds is {self.seeds}; use at most {SEARCH}")
         if not 0 <= self.tolerance <= 100:
@@ -58,6 +66,10 @@ class AuditOptions:
     @property
     def search_seed(self) -> int:
         return self.config.seed + SEARCH
+
+    @property
+    def tuning_seed(self) -> int:
+        return self.config.seed + 2 * SEARCH
 
 
 def _names(option: str, given: str | Sequence[str], word: str) -> tuple[str, ...]:
@@ -86,7 +98,7 @@ def demo(overrides: Sequence[str] = ()) -> AuditOptions:
     """Return the demo's options: four defenses, the config's attack and an untargeted one, at one seed."""
     text = resources.files("sparsefed").joinpath("config/files/demo.toml").read_text(encoding="utf-8")
     config = configs.parse(tomllib.loads(text), overrides)
-    return AuditOptions(config, DEMO_DEFENSES, ["sign_flip"], trials=1, seeds=1, sensitivity=False)
+    return AuditOptions(config, DEMO_DEFENSES, ["sign_flip"], trials=1, seeds=1, sensitivity=False, budget=0)
 
 
 def introduction(options: AuditOptions) -> str:

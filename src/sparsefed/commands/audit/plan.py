@@ -3,6 +3,7 @@
     calibration   no defense: unattacked, and under each attack; from the first follow the others' parameters
     audit         every defense: unattacked, and under each attack
     sensitivity   some defenses with other k and L: unattacked, and under the attack that does them most harm
+    settings      with a suite: no defense and the recommended one with other honest settings (`benign.py`)
 
 Without attackers the goal stays, as in `run --twins`: attack accuracy is then the baseline.
 """
@@ -17,6 +18,7 @@ from sparsefed import config as configs
 from sparsefed.commands.audit.attack_specs import AttackSpec, Variants
 from sparsefed.commands.audit.defense_specs import DefenseSpec
 from sparsefed.commands.audit.options import AuditOptions
+from sparsefed.kernels.topk import coordinates
 from sparsefed.results.matrix import NO_ATTACK
 from sparsefed.results.numbers import significant
 from sparsefed.sweeps.cells import Combination, twin
@@ -27,6 +29,8 @@ DIALS = ("k", "clip_norm")
 FACTORS = (0.25, 0.5, 2.0, 4.0)
 NO_VARIANTS: Variants = {}
 
+Table = Mapping[str, Any]
+
 
 def matrix_plan(
     name: str, options: AuditOptions, defenses: Sequence[DefenseSpec], attacks: Sequence[AttackSpec]
@@ -36,6 +40,8 @@ def matrix_plan(
     for defense in defenses:
         groups.append(_unattacked({DEFENSE: defense.name}, options, defense.table, options.reported_seeds))
         for attack in attacks:
+            if attack.other_goal:
+                groups.append(unattacked_group(defense.name, options, defense.table, options.reported_seeds, attack))
             values = {DEFENSE: defense.name, ATTACK: attack.name}
             searched = attack.variants if len(attack.variants) > 1 else {}
             combination = _combination(values, options, defense.table, attack.table, searched)
@@ -58,6 +64,26 @@ def sensitivity_plan(
     return SweepPlan(name, tuple(groups))
 
 
+def cell_group(
+    defense: str, attack: str, options: AuditOptions, table: Table, attack_table: Table, seeds: Sequence[int]
+) -> CellGroup:
+    """Return the runs of one defense under one attack, as it is."""
+    values = {DEFENSE: defense, ATTACK: attack}
+    return group(_combination(values, options, table, attack_table), seeds, ())
+
+
+def unattacked_group(
+    defense: str, options: AuditOptions, table: Table, seeds: Sequence[int], attack: AttackSpec | None = None
+) -> CellGroup:
+    """Return the runs of one defense without attackers, measured by the goal of this attack or of the config's."""
+    return _unattacked({DEFENSE: defense}, options, table, seeds, attack)
+
+
+def baseline(attack: str) -> str:
+    """Return what the runs without attackers are called that are the baseline of an attack with another goal."""
+    return f"{NO_ATTACK}, {attack}"
+
+
 def turned(table: Mapping[str, Any], d: int) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield a defense with k, then L, at a quarter, half, twice and four times its value.
 
@@ -67,7 +93,7 @@ def turned(table: Mapping[str, Any], d: int) -> Iterator[tuple[str, dict[str, An
     for dial in DIALS:
         if table.get(dial) is None:
             continue
-        own = table[dial]
+        own = coordinates(table[dial], d) if dial == "k" else table[dial]
         values = (min(max(round(own * by), 1), d) if dial == "k" else significant(own * by) for by in FACTORS)
         for value in dict.fromkeys(values):
             if value != own:
@@ -88,12 +114,17 @@ def _combination(
 
 
 def _unattacked(
-    values: Mapping[str, str], options: AuditOptions, defense: Mapping[str, Any], seeds: Sequence[int]
+    values: Mapping[str, str],
+    options: AuditOptions,
+    defense: Mapping[str, Any],
+    seeds: Sequence[int],
+    attack: AttackSpec | None = None,
 ) -> CellGroup:
-    """Return the runs without attackers: the twins of those under the config's own attack."""
-    own = configs.dump(options.config)["attack"]
-    attacked = _combination({**values, ATTACK: NO_ATTACK}, options, defense, own)
-    baseline = twin(attacked.result(seeds[0]), "unattacked")
-    assert baseline is not None  # AuditOptions takes no config without attackers
-    table = {key: item for key, item in baseline.table.items() if key != "seed"}
+    """Return the runs without attackers: the twins of those under the config's own attack, or under this one."""
+    own = configs.dump(options.config)["attack"] if attack is None else attack.table
+    name = NO_ATTACK if attack is None else baseline(attack.name)
+    attacked = _combination({**values, ATTACK: name}, options, defense, own)
+    calm = twin(attacked.result(seeds[0]), "unattacked")
+    assert calm is not None  # AuditOptions takes no config without attackers
+    table = {key: item for key, item in calm.table.items() if key != "seed"}
     return group(replace(attacked, table=table), seeds, ())

@@ -73,8 +73,8 @@ class Certificate(Report, described_by="sparsefed.commands.certify.document"):
 
     @property
     def status(self) -> Status:
-        """Return the status of the number to quote."""
-        return self.status_of(self.own.best_name)
+        """Return the status of the number to quote; what clipping promises by itself does not need c."""
+        return self.status_of("movement" if self.own.only_clipping else self.own.best_name)
 
     def status_of(self, name: str) -> Status:
         """Return the status of one of the bounds: clipping alone does not need c, nor the l2 route omega."""
@@ -130,8 +130,6 @@ class Certificate(Report, described_by="sparsefed.commands.certify.document"):
             factor = own.radii["movement"].log - own.best.log
             by = "hardly" if factor < math.log(HARDLY) else f"{factor_text(factor)} times"
             sentences = [f"That is {by} smaller than what clipping promises by itself."]
-        elif self.status == "estimate" and self.status_of("movement") == "certificate":
-            sentences.append("That part does not need c, so this one number is a bound.")
         if self.travelled is not None:
             moved = f"Training itself moved this run's model by {self.travelled:,.4g} in l1"
             vacuous = own.best.log >= log(self.travelled)
@@ -145,7 +143,8 @@ class Certificate(Report, described_by="sparsefed.commands.certify.document"):
         if abs(apart) <= ALIKE:
             yield "Without top-k the radius would be the same."
         else:
-            how = f"{factor_text(abs(apart))} times {'larger' if apart > 0 else 'smaller'}"
+            by = "hardly" if abs(apart) < math.log(HARDLY) else f"{factor_text(abs(apart))} times"
+            how = f"{by} {'larger' if apart > 0 else 'smaller'}"
             yield f"Without top-k (dense) it would be {how}: {written(self.dense.best.log)}."
 
     @property
@@ -215,7 +214,7 @@ def certify_radius(
         return first
     config = _to_train(source)
     with working_folder(folder) as kept:
-        place = kept / (config.name or "trained")
+        place = runs.free_folder(kept / (config.name or "trained"), configs.dump(config))
         if runs.unfinished({place: configs.dump(config)}):
             (runner or partial(run_all, on_progress=on_progress))({place: config})
         return certificate(with_model(source, place))

@@ -217,12 +217,7 @@ def _check(config: Config, arrays: Arrays) -> None:
 
 
 def _all_curves(
-    built: BuiltSimulation,
-    arrays: Arrays,
-    plan: GroupPlan,
-    models: GroupModels,
-    options: VoteOptions,
-    alone: _OneModel,
+    built: BuiltSimulation, arrays: Arrays, plan: GroupPlan, models: GroupModels, options: VoteOptions, alone: _OneModel
 ) -> tuple[tuple[CertificateCurve, ...], tuple[tuple[str, str], ...], npt.NDArray[np.uint8]]:
     """Return every certificate that applies, why others do not, and the label that each group votes for."""
     x, dtype = torch.from_numpy(arrays.x_test), computed_in(built.config.train.dtype)
@@ -245,11 +240,7 @@ def _all_curves(
 
 
 def _votes(
-    plan: GroupPlan,
-    ranks: npt.NDArray[np.uint8],
-    ballots: npt.NDArray[np.uint8],
-    arrays: Arrays,
-    options: VoteOptions,
+    plan: GroupPlan, ranks: npt.NDArray[np.uint8], ballots: npt.NDArray[np.uint8], arrays: Arrays, options: VoteOptions
 ) -> Iterator[CertificateCurve]:
     classes = len(arrays.classes)
     curve = partial(_vote_curve, plan=plan, ballots=ballots, arrays=arrays)
@@ -324,7 +315,7 @@ class _OneModel(NamedTuple):
 
     def _plain(self) -> CertificateCurve:
         """Return the one model's accuracy alone."""
-        place = self.folder / (self.config.name or "trained")
+        place = runs.free_folder(self.folder / (self.config.name or "trained"), configs.dump(self.config))
         self.runner({place: self.config})
         accuracy = float(runs.load_run(place).rows[-1]["test_accuracy"])
         return CertificateCurve(ALONE, "none", accuracy, np.zeros(0), 1, self.config.train.cohort)

@@ -71,7 +71,7 @@ def _schedule(built: BuiltSimulation, arrays: Arrays, longest: Sequence[float], 
     for t, norm in enumerate(longest, 1):
         lr = setup.schedule(t)
         rounds.append(Round(lr, setup.defense.budget({}, Context(t, lr)), setup.federation.n, 0, None, norm))
-    source = CertificateSource("a group", config, server_of(config), arrays, built, tuple(rounds))
+    source = CertificateSource("a group", config, server_of(config, len(built.theta)), arrays, built, tuple(rounds))
     omegas, _ = known.losing(source, known.WORST)
     return known.threat_schedule(source, [0.0] * len(rounds), smooth, omegas)[0]
 

@@ -121,11 +121,7 @@ def _stacked(built: BuiltSimulation, setups: Sequence[RoundSetup]) -> bool:
 
 
 def _trained(
-    built: BuiltSimulation,
-    setups: Sequence[RoundSetup],
-    stacked: bool,
-    file: _File,
-    reports: _Reports,
+    built: BuiltSimulation, setups: Sequence[RoundSetup], stacked: bool, file: _File, reports: _Reports
 ) -> GroupModels:
     """Train some groups together, from the last state in their file."""
     begin = [start(setup, built.theta) for setup in setups]

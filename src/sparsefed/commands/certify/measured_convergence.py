@@ -17,6 +17,7 @@ from sparsefed.config import Config
 from sparsefed.core.errors import ConfigError
 from sparsefed.core.progress import OnProgress, Progress
 from sparsefed.core.round import Metrics, run_round
+from sparsefed.kernels.topk import coordinates
 from sparsefed.reports.result import Report
 from sparsefed.results.numbers import log_ticks
 from sparsefed.theory.convergence import Descent, MeasuredDescent, objective
@@ -72,7 +73,8 @@ def measure_convergence(
             on_progress(Progress("training", state.round, config.rounds))
     proven = Descent(config.train.lr, loss.smoothness, loss.moment, points[0].loss)
     measured = replace(proven, moment=max(point.moment for point in points))
-    d, k = len(experiment.theta), int(config.defense.params["k"])
+    d = len(experiment.theta)
+    k = coordinates(config.defense.params["k"], d)
     return Convergence(d, k, proven, measured, tuple(deltas), tuple(points), config)
 
 

@@ -25,6 +25,7 @@ from sparsefed.core.engine import one_step
 from sparsefed.core.errors import ConfigError, RunError
 from sparsefed.core.types import Arrays, Context, RunRecord
 from sparsefed.defenses import CommonOptions
+from sparsefed.kernels.topk import coordinates
 from sparsefed.theory.threat_schedule import ThreatSchedule
 
 COVERED = "covered are sparsefed and clipping (a mean of clipped updates, one local step a device)"
@@ -126,10 +127,10 @@ def read(subject: Subject, overrides: Sequence[str] = ()) -> CertificateSource:
 
 
 def _source(label: str, config: Config, run: RunRecord | None = None, final: Tensor | None = None) -> CertificateSource:
-    server = server_of(config)  # raises for unsupported servers before anything is loaded
+    server_of(config)  # raises for unsupported servers before anything is loaded
     arrays = data.load(configs.dataset(config))
     experiment = configs.build(config, lambda _: arrays, computing="cpu")
-    setup = experiment.setup
+    setup, server = experiment.setup, server_of(config, len(experiment.theta))
     # How many local steps a device takes depends on how much data it has.
     if setup.device_lr and not one_step(setup.plan, np.diff(setup.federation.partition.offsets)):
         _refuse("several local steps", "the bound on how an honest update changes with the model is for one gradient")
@@ -172,8 +173,8 @@ def _dealt(experiment: BuiltSimulation) -> Iterator[Round]:
 # --- the servers that the theory covers ------------------------------------------------------------------------------
 
 
-def server_of(config: Config) -> CoveredServer:
-    """Return the server of a config that the theory covers, or raise an error with the reason."""
+def server_of(config: Config, d: int = 2**62) -> CoveredServer:
+    """Return the server of a config that the theory covers, or raise an error with the reason; of d, k is a share."""
     name = config.defense.name
     params = {**rule(name).usual, **regime(config), **config.defense.params}
     if name not in ("clipping", "mean", "undefended", "sparsefed"):
@@ -193,7 +194,7 @@ def server_of(config: Config) -> CoveredServer:
     rho = common.rho if feedback == "momentum" else 0.0  # the update is remembered, and momentum has no effect
     if rho > 0 and masking == "subtract":
         _refuse("masking = 'subtract'", "what it leaves in the momentum is not bounded by what the proof uses")
-    return CoveredServer(int(params["k"]), rho, inside)
+    return CoveredServer(coordinates(params["k"], d), rho, inside)
 
 
 def _refuse(what: str, why: str) -> None:

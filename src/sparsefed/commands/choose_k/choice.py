@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from sparsefed.commands.choose_k.options import ChooseKOptions
 from sparsefed.config import Config
+from sparsefed.kernels.topk import coordinates
 from sparsefed.reports.result import Report
 from sparsefed.theory.choice_of_k import ChosenK, FloatArray
 
@@ -78,6 +79,11 @@ class ChooseKResult(Report, described_by="sparsefed.commands.choose_k.document")
         return max(stage.chosen.k for stage in self.stages)
 
     @property
+    def answer(self) -> int:
+        """Return the k to use: the knee of the probe runs if there is one, otherwise the smallest by mass."""
+        return self.k if self.knee is None else self.knee.k
+
+    @property
     def paper_k(self) -> int:
         """Return the k by the paper's steps; as printed, if `paper`."""
         return max((stage.printed or stage.stepped).k for stage in self.stages)
@@ -86,7 +92,7 @@ class ChooseKResult(Report, described_by="sparsefed.commands.choose_k.document")
     def own_k(self) -> int | None:
         """Return the config's own k, if it has one."""
         own = self.config.defense.params.get("k")
-        return own if isinstance(own, int) else None
+        return None if own is None else coordinates(own, self.d)
 
     @property
     def knee(self) -> Probe | None:

@@ -14,9 +14,11 @@ from sparsefed.commands.choose_k.choice import KEPT, ChooseKResult, LossAtK, Pro
 from sparsefed.commands.choose_k.probes import FOLDER
 from sparsefed.commands.choose_k.sampling import table_ks
 from sparsefed.core import toml
+from sparsefed.kernels.topk import coordinates
 from sparsefed.reports import document as doc
 from sparsefed.reports.lines import GREY, PALETTE, Stroke, colours, dashes, dressed
 from sparsefed.results.numbers import length, log_ticks, percent, significant
+from sparsefed.results.summary import NOT_LEARNED
 from sparsefed.theory.choice_of_k import ChosenK
 
 PAGE, NUMBERS = "choose-k.html", "choose-k.json"
@@ -43,16 +45,18 @@ STAGES = (PALETTE[0], PALETTE[2], PALETTE[4], PALETTE[5])
 
 def document(outcome: ChooseKResult) -> doc.Document:
     """Return a choice of k as a document."""
-    config, first = outcome.config, 2 if outcome.probes else 1
+    config = outcome.config
     name = config.name or "a config"
     lead = (
         f"{name}: {config.model.name} with {outcome.d:,} parameters, {config.data.name}, defense {config.defense.name}."
     )
-    texts = [doc.Paragraph((each,), "verdict" if i < first else "note") for i, each in enumerate(sentences(outcome))]
+    verdict, *rest = sentences(outcome)
+    texts = [doc.paragraph(verdict, kind="verdict"), *(doc.note(each, page_only=False) for each in rest)]
+    others = doc.fold("Other ways to choose k", alternatives(outcome), *map(doc.note, details(outcome)))
     figures = [doc.Figure("lost", curve_chart(outcome), CURVE, _curve_table(outcome))]
     figures += [doc.Figure("probes", probe_chart(outcome), RUNS)] if outcome.probes else []
     parts = (
-        doc.section("Summary", texts, terminal=True),
+        doc.section("Summary", texts, others, terminal=True),
         doc.section("Curves", figures, terminal=True),
         doc.section("Probe runs", [_probe_table(outcome)] if outcome.probes else [], terminal=True),
         doc.section("Config", doc.fold("Config", doc.Listing(toml.dumps(configs.dump(config))))),
@@ -62,22 +66,48 @@ def document(outcome: ChooseKResult) -> doc.Document:
 
 
 def sentences(outcome: ChooseKResult) -> list[str]:
-    """Return the outcome in a few sentences, the most important first."""
-    omega, samples = outcome.options.omega, outcome.options.samples
-    first = (
-        f"k = {outcome.k:,} ({percent(outcome.k / outcome.d)} of d = {outcome.d:,}) is the smallest k with which top-k "
-        f"loses at most {_lost(outcome, omega)} of the l1 mass of what it is given, on average over {samples} samples, "
-        f"{' and '.join(map(_when, outcome.stages))}."
+    """Return the answer and where it comes from, in one or two sentences."""
+    use = f"Use k = {outcome.answer:,} ({percent(outcome.answer / outcome.d)} of d = {outcome.d:,})"
+    if not outcome.probes:
+        return [f"{use}: {promise(outcome)}."]
+    knee = f"{use}, the knee of the probe runs" if outcome.knee else use
+    return [f"{knee}.", _knee_sentence(outcome.knee), f"By mass alone k = {outcome.k:,}: {promise(outcome)}."]
+
+
+def promise(outcome: ChooseKResult) -> str:
+    """Return what k by mass promises, as the end of a sentence."""
+    most, samples = _lost(outcome, outcome.options.omega), outcome.options.samples
+    where = " and ".join(map(_when, outcome.stages))
+    return (
+        f"it is the smallest with which top-k loses at most {most} of the l1 mass of what it is given, on average over "
+        f"{samples} samples, {where}"
     )
+
+
+def alternatives(outcome: ChooseKResult) -> doc.Table:
+    """Return the k's that other rules give, beside the answer."""
+    ks = {
+        "smallest by mass (the answer without probe runs)": outcome.k,
+        "the paper's algorithm, in steps of d/r": outcome.paper_k,
+        "knee of the probe runs": outcome.knee.k if outcome.knee else None,
+        "the config's own": outcome.own_k,
+        "1 % of d": coordinates("1%", outcome.d),
+    }
+    rows = ((rule, *_k_cells(outcome, k)) for rule, k in ks.items() if k is not None)
+    return doc.table("k by other rules", ("Rule", "k", "Share of d"), rows)
+
+
+def details(outcome: ChooseKResult) -> list[str]:
+    """Return what stands behind the answer, in sentences."""
+    omega = outcome.options.omega
     memory = (
         f"What is lost is not gone but waits in the memory, which at {percent(omega)} holds at most "
         f"{omega / (1 - omega):.3g} times the l1 mass that a round can bring (the paper's lemma, without momentum)."
         if not outcome.options.absolute and omega < 1
         else ""
     )
-    knee, rule = (_knee_sentence(outcome.knee), KNEE) if outcome.probes else ("", "")
     stages = (_stage_sentence(outcome, stage) for stage in outcome.stages)
-    return [sentence for sentence in (first, knee, *stages, memory, rule) if sentence]
+    return [sentence for sentence in (*stages, memory, KNEE if outcome.probes else "") if sentence]
 
 
 def _stage_sentence(outcome: ChooseKResult, stage: Stage) -> str:
@@ -134,7 +164,7 @@ def _probe_table(outcome: ChooseKResult) -> doc.Table:
     rows = (
         (
             *_k_cells(outcome, probe.k, *(["knee"] if probe == outcome.knee else [])),
-            doc.TableCell(percent(probe.test) if probe.converged else "DNC", probe.test),
+            doc.TableCell(percent(probe.test) if probe.converged else NOT_LEARNED, probe.test),
             *(doc.TableCell(percent(value), value) for value in (probe.attacked_test, probe.attack)),
         )
         for probe in outcome.probes
@@ -144,7 +174,7 @@ def _probe_table(outcome: ChooseKResult) -> doc.Table:
 
 def _again(outcome: ChooseKResult) -> Iterator[doc.Paragraph]:
     yield doc.paragraph(f"{NUMBERS}, beside this page, has all of the numbers.")
-    chosen = f"sparsefed run CONFIG.toml --set defense.k={(outcome.knee.k if outcome.knee else outcome.k)}"
+    chosen = f"sparsefed run CONFIG.toml --set defense.k={outcome.answer}"
     yield doc.paragraph("A run with what was chosen: ", doc.Code(chosen), ".")
     if outcome.probes:
         yield doc.paragraph("The probe runs side by side: ", doc.Code(f"sparsefed report {FOLDER}"), ".")
@@ -248,6 +278,7 @@ def files(outcome: ChooseKResult) -> dict[str, str]:
 def numbers(outcome: ChooseKResult) -> dict[str, Any]:
     """Return everything but the config; equal configs and options give equal numbers."""
     return {
+        "answer": outcome.answer,
         "k": outcome.k,
         "paper_k": outcome.paper_k,
         "config_k": outcome.own_k,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from sparsefed import config as configs
 from sparsefed import runs
@@ -93,11 +96,23 @@ def measure(config: Config, options: ChooseKOptions, folder: Path, on_progress: 
     ks = probe_ks(options.probe, d) if options.probe else ()
     counter = _Counter(on_progress, sum(options.rounds_in) + options.samples * len(options.rounds_in))
     stages = []
-    for rounds in options.rounds_in:
-        state = _trained(training, rounds, folder / f"trained-{rounds}", counter)
-        setup = _sampling_setup(sampled.setup, rounds, config.defense.name)
-        stages.append(_stage(setup, state, options, epoch, counter))
+    with _threads_of_workers():
+        for rounds in options.rounds_in:
+            state = _trained(training, rounds, folder / f"trained-{rounds}", counter)
+            setup = _sampling_setup(sampled.setup, rounds, config.defense.name)
+            stages.append(_stage(setup, state, options, epoch, counter))
     return ChooseKResult(config, options, d, epoch, tuple(stages), ks)
+
+
+@contextmanager
+def _threads_of_workers() -> Iterator[None]:
+    """Compute with as many threads as a sweep's workers, so that every command and machine comes to the same k."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def without_topk(config: Config, rho: float | None = None) -> Config:

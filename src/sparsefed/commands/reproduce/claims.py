@@ -9,8 +9,9 @@ standard deviation over the square root of the number of seeds), a claim that a 
 `alike` within w holds if |a - b| + sqrt(s_a^2 + s_b^2) <= w, a bound if the mean is beyond it by more than its standard
 error, `rises` if the last value is larger than the first in that sense and no step on the way goes back by more than
 its standard error. A claim *holds* if it does at all its combinations, *holds in part* if at some, *does not hold here*
-if at none. With one seed, or where runs are missing, it is *not tested*. For attack accuracy, a
-model that did not converge is not compared with, and its own claim does not hold.
+if at none. With one seed, or where runs are missing, it is *not tested*; where the runs were too short by the rules of
+`training.py`, it is *too short to tell*. For attack accuracy, a model that did not converge is not compared with, and
+its own claim does not hold.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Literal
 
-from sparsefed.commands.reproduce.exhibit import BOUNDS, COMPARING, TRENDS, Claim, Exhibit, Pick
+from sparsefed.commands.reproduce import printed
+from sparsefed.commands.reproduce.exhibit import BOUNDS, COMPARING, TRENDS, Claim, Exhibit, Paper, Pick
 from sparsefed.commands.reproduce.grid import matches
+from sparsefed.commands.reproduce.training import FAR, LITTLE, TrainingLength, Values
 from sparsefed.results.measures import measure
 from sparsefed.sweeps.ledger import Row
 
@@ -31,14 +34,24 @@ RULE = (
     "A claim holds at a combination if the difference of the means over seeds has the stated sign and size and exceeds "
     "the root of the sum of their squared standard errors, with at least 2 seeds on both sides; it holds if it does at "
     "every combination, in part if at some. One seed tests nothing. Where attack accuracies are compared, models that "
-    "did not converge are left out."
+    "did not converge are left out. Where a comparison is decided within two standard errors by fewer than five seeds, "
+    "whose spread is itself uncertain, it says so."
+)
+SHORT = (
+    "Too short to tell: the best model of that data set, without attackers or before they had an effect, is more than "
+    f"{100 * FAR:.0f} points below what it reaches at the end of the paper's schedule; or, of attack accuracies, none "
+    f"of those compared is {LITTLE:.0%} after less than half of the paper's rounds, and attacks grow round by round."
 )
 
-Verdict = Literal["holds", "holds in part", "does not hold here", "not tested"]
+Verdict = Literal["holds", "holds in part", "does not hold here", "too short to tell", "not tested"]
 HOLDS: Verdict = "holds"
 PART: Verdict = "holds in part"
 NOT: Verdict = "does not hold here"
+TOO_SHORT: Verdict = "too short to tell"
 UNTESTED: Verdict = "not tested"
+MANY = 5  # seeds, whose spread can be relied on
+LONG_ENOUGH = TrainingLength()
+LONG: Mapping[Values, TrainingLength] = {}  # nothing is known to be too short
 
 
 @dataclass(frozen=True)
@@ -51,6 +64,7 @@ class MetricEntry:
     lost: int = 0  # of these, how many did not converge
     exact: bool = False  # a formula's: one number is enough
     attack: str | None = None
+    training: TrainingLength = LONG_ENOUGH
 
     @property
     def converged(self) -> bool:
@@ -80,6 +94,7 @@ class ClaimComparison:
 
     holds: bool | None
     text: str
+    too_short: bool = False
 
 
 @dataclass(frozen=True)
@@ -92,14 +107,19 @@ class Judged:
 
 
 def entries(
-    rows: Sequence[Row], metric: str, exact: bool = False, expected: Sequence[Mapping[str, str]] = ()
+    rows: Sequence[Row],
+    metric: str,
+    exact: bool = False,
+    expected: Sequence[Mapping[str, str]] = (),
+    trained: Mapping[Values, TrainingLength] = LONG,
 ) -> list[MetricEntry]:
     """Return a metric by combination, in the order of the results; failed or missing runs have no number."""
-    groups: dict[tuple[tuple[str, str], ...], list[Row]] = {tuple(values.items()): [] for values in expected}
+    groups: dict[Values, list[Row]] = {tuple(values.items()): [] for values in expected}
     for row in rows:
         if row["role"] == "result":
             groups.setdefault(tuple(row["cell"].items()), []).append(row)
-    return [_entry(dict(values), group, metric, exact) for values, group in groups.items()]
+    every = (_entry(dict(values), group, metric, exact) for values, group in groups.items())
+    return [replace(entry, training=trained.get(tuple(entry.values.items()), LONG_ENOUGH)) for entry in every]
 
 
 def _entry(values: Mapping[str, str], group: Sequence[Row], metric: str, exact: bool) -> MetricEntry:
@@ -109,14 +129,24 @@ def _entry(values: Mapping[str, str], group: Sequence[Row], metric: str, exact: 
     return MetricEntry(values, numbers, len(done), lost, exact, group[0]["attack"] if group else None)
 
 
-def judge(exhibit: Exhibit, rows: Sequence[Row], expected: Sequence[Mapping[str, str]] = ()) -> list[Judged]:
+def judge(
+    exhibit: Exhibit,
+    rows: Sequence[Row],
+    expected: Sequence[Mapping[str, str]] = (),
+    trained: Mapping[Values, TrainingLength] = LONG,
+    paper: Paper | None = None,
+) -> list[Judged]:
     """Judge every claim of an exhibit; missing expected combinations leave it untested there."""
-    exact = exhibit.kind == "formula"
-    return [_judged(claim, entries(rows, claim.metric, exact, expected)) for claim in exhibit.claims]
+    exact, theirs = exhibit.kind == "formula", paper or Paper()
+    return [_judged(claim, entries(rows, claim.metric, exact, expected, trained), theirs) for claim in exhibit.claims]
 
 
-def _judged(claim: Claim, every: Sequence[MetricEntry]) -> Judged:
+def _judged(claim: Claim, every: Sequence[MetricEntry], paper: Paper) -> Judged:
     there = [entry for entry in every if matches(entry.values, claim.at)]
+    if claim.form in printed.FORMS:
+        compared = printed.FORMS[claim.form](claim, there, paper.rows)
+        beside = tuple(ClaimComparison(holds, text) for holds, text in compared)
+        return Judged(claim, _verdict(beside), beside)
     forms = {COMPARING: _against_others, TRENDS: _along_axis, BOUNDS: _against_bound}
     compare = next(compare for names, compare in forms.items() if claim.form in names)
     comparisons = tuple(compare(claim, there))
@@ -126,7 +156,7 @@ def _judged(claim: Claim, every: Sequence[MetricEntry]) -> Judged:
 def _verdict(compared: Sequence[ClaimComparison]) -> Verdict:
     tested = [each.holds for each in compared if each.holds is not None]
     if not tested:
-        return UNTESTED
+        return TOO_SHORT if any(each.too_short for each in compared) else UNTESTED
     if not any(tested):
         return NOT
     return HOLDS if all(tested) and len(tested) == len(compared) else PART
@@ -148,6 +178,8 @@ def _against_others(claim: Claim, there: Sequence[MetricEntry]) -> Iterator[Clai
 def _compared(claim: Claim, own: MetricEntry, rival: MetricEntry, axis: str) -> ClaimComparison:
     write = measure(claim.metric).write
     text = f"{', '.join(own.values.values())}: {write(own.mean)} against {write(rival.mean)} ({rival.values[axis]})"
+    if _too_short(claim, own, rival):
+        return ClaimComparison(None, f"{text}: {TOO_SHORT}", too_short=True)
     if not own.converged and claim.metric.startswith("attack") and _tested(own, rival):
         return ClaimComparison(False, f"{text}: did not converge")
     if claim.form == "alike" and _tested(own, rival):
@@ -170,6 +202,8 @@ def _trend(claim: Claim, axis: str, line: Sequence[MetricEntry]) -> ClaimCompari
     way = ", ".join(f"{entry.values[axis]}: {measure(claim.metric).write(entry.mean)}" for entry in line)
     text = f"{others}: {way}" if others else way
     rising = line if claim.form == "rises" else line[::-1]
+    if _too_short(claim, *line):
+        return ClaimComparison(None, f"{text}: {TOO_SHORT}", too_short=True)
     if _tested(*line):
         for one, other in itertools.pairwise(line):
             gap, noise = _difference(one, other)
@@ -184,7 +218,10 @@ def _against_bound(claim: Claim, there: Sequence[MetricEntry]) -> Iterator[Claim
     bound = MetricEntry({}, (limit,), exact=True)
     for entry in there:
         text = f"{', '.join(entry.values.values())}: {measure(claim.metric).write(entry.mean)}"
-        yield _ordered(claim, *((bound, entry) if claim.below is None else (entry, bound)), text)
+        if _too_short(claim, entry):
+            yield ClaimComparison(None, f"{text}: {TOO_SHORT}", too_short=True)
+        else:
+            yield _ordered(claim, *((bound, entry) if claim.below is None else (entry, bound)), text)
 
 
 def _ordered(
@@ -195,9 +232,22 @@ def _ordered(
         missing = not all(entry.numbers for entry in (low, high, *line))
         return ClaimComparison(None, f"{text}: {'a run is missing' if missing else 'one seed'}, not tested")
     gap, noise = _difference(low, high, claim.factor)
+    seeds = min((len(entry.numbers) for entry in (low, high) if not entry.exact), default=MANY)
     if claim.by < gap <= noise:  # the sign and size are right, but may be chance
-        return ClaimComparison(False, f"{text}: within the spread")
+        return ClaimComparison(False, f"{text}: within the spread of {seeds} seeds")
+    if abs(gap - claim.by) < 2 * noise and seeds < MANY:
+        text = f"{text}: by the spread of {seeds} seeds"
     return ClaimComparison(gap > claim.by, text)
+
+
+def _too_short(claim: Claim, *several: MetricEntry) -> bool:
+    """Return whether these entries were measured, but in runs that are too short to tell (see `training.py`)."""
+    if not _tested(*several):
+        return False
+    if any(entry.training.undertrained for entry in several):
+        return True
+    early = all(entry.training.early and (entry.mean or 0.0) < LITTLE for entry in several)
+    return early and claim.metric.startswith("attack")
 
 
 def _tested(*several: MetricEntry) -> bool:

@@ -16,7 +16,8 @@ from sparsefed.results.measures import MEASURES
 from sparsefed.sweeps.cells import Table, Twin
 
 SCALES = ("smoke", "laptop", "schedule", "paper")
-ScaleName = Literal["smoke", "laptop", "schedule", "paper"]
+ScaleName = Literal["smoke", "laptop", "schedule", "paper", ""]
+OWN: ScaleName = ""  # the only scale of an exhibit that is not the paper's
 ROUND = "round"  # what a chart may have on its x axis beside axes and metrics
 
 
@@ -75,7 +76,8 @@ class ExhibitScale(_Record):
 COMPARING = ("lower", "higher", "alike")
 TRENDS = ("rises", "falls")
 BOUNDS = ("below", "above")
-FORMS = (*COMPARING, *TRENDS, *BOUNDS)
+PRINTED = ("near", "order")
+FORMS = (*COMPARING, *TRENDS, *BOUNDS, *PRINTED)
 
 
 class Claim(_Record):
@@ -92,6 +94,8 @@ class Claim(_Record):
     falls: str | None = None
     below: FiniteFloat | None = None  # a bound for everything at `at`
     above: FiniteFloat | None = None
+    near: NonNegativeFloat | None = None  # so many of their standard deviations from the printed number
+    order: str | None = None  # along this axis, in the order of the printed numbers
     by: NonNegativeFloat = 0.0  # how much at least, in the metric's unit
     factor: Annotated[float, Field(ge=1)] = 1.0  # and how many times lower or higher at least
     within: NonNegativeFloat | None = None
@@ -113,7 +117,7 @@ class Claim(_Record):
             raise ValueError(f'must be a claim about one value of one axis, e.g. {form} = {{ defense = "SparseFed" }}')
         if subject and self.than is not None and self.than.keys() != subject.keys():
             raise ValueError(f"must be a claim whose `than` is about the same axis as {form}: {', '.join(subject)}")
-        if (form == "alike") != (self.within is not None):
+        if form != "near" and (form == "alike") != (self.within is not None):
             raise ValueError("must be a claim with both `alike` and `within`, or neither")
         if form in BOUNDS and self.by:
             raise ValueError("`by` is for comparisons; change the bound instead")
@@ -148,7 +152,9 @@ class Exhibit(_Record):
     name: str
     title: str
     where: str  # the paper's number
+    external: bool = False  # not of the paper: another study's setting and numbers
     label: str = ""  # in its TeX source
+    file: str = ""  # of a sweep of one's own, which has no paper
     question: str
     kind: Literal["runs", "formula"] = "runs"
     formula: str = ""  # module:function that gives the rows
@@ -198,7 +204,7 @@ class Exhibit(_Record):
             chosen = () if isinstance(scale.search, bool) else scale.search
             yield from (unknown(f"attack of scales.{name}.search", v, variants) for v in chosen if v not in variants)
         for claim in self.claims:
-            trend: Pick = {axis: () for axis in (claim.rises, claim.falls) if axis is not None}
+            trend: Pick = {axis: () for axis in (claim.rises, claim.falls, claim.order) if axis is not None}
             picks = filter(None, (claim.lower, claim.higher, claim.alike, claim.than, claim.at, trend))
             yield from (f"claim '{claim.text}': {each}" for each in self.unknown_names([claim.metric], picks))
         if self.chart is not None:

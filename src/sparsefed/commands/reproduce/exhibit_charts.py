@@ -23,6 +23,7 @@ from sparsefed.reports.lines import HIGH, INK, LOW, SIZE
 from sparsefed.results.measures import measure
 from sparsefed.results.numbers import log_ticks, significant
 from sparsefed.results.numbers import points as points_of
+from sparsefed.results.summary import NOT_LEARNED
 from sparsefed.sweeps.ledger import Row
 
 MOST_TICKS = 10
@@ -30,12 +31,29 @@ ROOM = 0.07  # of a logarithmic axis, for a label
 IN_POINTS = "format(100 * datum.value, '.3~g')"  # an axis label in percentage points
 WIDE = 50  # from this ratio of largest to smallest on, an axis is logarithmic
 Points = list[dict[str, Any]]
-X, Y, LINE, WHOSE, LOST = "x", "y", "line", "whose", "lost"
+X, Y, LINE, WHOSE, LOST, BAND = "x", "y", "line", "whose", "lost", "band"
 OURS, PAPER = "ours", "paper"
-CAPTION = (
-    "Error bars are one standard deviation over the seeds, both ways; hollow diamonds are the paper's numbers; DNC is "
-    "what did not converge."
-)
+CROSS = "×"
+HEAT, ON_HEAT = ("#fff5ee", "#f0a07c"), "#1f2328"  # light enough for dark text everywhere
+# What a caption explains of a chart, by what must be in its data for it to be there.
+EXPLAINED = {
+    HIGH: "Error bars are one standard deviation over the seeds, both ways.",
+    BAND: "Bands are from the lowest to the highest of the seeds.",
+    PAPER: "Hollow diamonds are the paper's numbers.",
+    LOST: f"{CROSS}: the model of at least half of the runs learned nothing.",
+}
+
+
+def caption(chart: alt.LayerChart) -> str:
+    """Return what explains the marks of a chart, and no others."""
+    spec = chart.to_dict()
+    if any(layer["mark"].get("type") == "rect" for layer in spec["layer"]):
+        return "Below each number, the paper's." if "paper " in str(spec["datasets"]) else ""
+    points = [point for values in spec["datasets"].values() for point in values]
+    bands = any(layer["mark"].get("type") == "area" for layer in spec["layer"])
+    shown = {BAND if bands else HIGH: any(point.get(HIGH) != point.get(LOW) for point in points)}
+    shown |= {PAPER: any(point.get(WHOSE) == PAPER for point in points), LOST: any(point.get(LOST) for point in points)}
+    return " ".join(sentence for mark, sentence in EXPLAINED.items() if shown.get(mark))
 
 
 def charts(exhibit: Exhibit, rows: Sequence[Row], paper: Paper) -> dict[str, alt.LayerChart]:
@@ -76,7 +94,8 @@ def _title(exhibit: Exhibit, metric: str, panel: Pick) -> alt.Title:
     where = "".join(f"; {axis}: {values[0]}" for axis, values in panel.items())
     about = measure(metric).about
     where_from = exhibit.where if exhibit.where.startswith("not ") else f"{exhibit.where} of the paper"
-    subtitle = f"{exhibit.title} ({where_from}). {about[:1].upper()}{about[1:]}{'.' if about else ''}"
+    whole = f"{exhibit.title} ({where_from})" if exhibit.where else exhibit.title
+    subtitle = f"{whole}. {about[:1].upper()}{about[1:]}{'.' if about else ''}"
     return alt.Title(f"{measure(metric).title}{where}", subtitle=textwrap.wrap(subtitle, 90))
 
 
@@ -185,9 +204,16 @@ def _lines(chart: Chart, metric: str, points: Points, lines: list[str], title: a
     several, looks = len(lines) > 1, _looks(lines)
     y, colour = alt.Y(f"{Y}:Q", **_quantity(metric, points, Y)), look.colours(looks, legend=several)
     ours = base.transform_filter(f"datum.{WHOSE} == '{OURS}'").encode(color=colour)
-    layers = look.means(ours, y, bars=chart.x != ROUND, strokeDash=look.dashes(looks, legend=several))
+    bands = [] if chart.x != ROUND else [_bands(ours)]
+    layers = [*bands, *look.means(ours, y, bars=chart.x != ROUND, strokeDash=look.dashes(looks, legend=several))]
     layers += _remarks(base, y, points, colour)
     return look.dressed(alt.LayerChart(layer=layers), title, lines, look.LEGEND)
+
+
+def _bands(curves: alt.Chart) -> alt.Chart:
+    """Draw the range of the seeds behind curves over the rounds."""
+    area: alt.Chart = curves.mark_area(fillOpacity=0.18, clip=True)
+    return area.encode(y=alt.Y(f"{LOW}:Q", title=""), y2=f"{HIGH}:Q")
 
 
 def _heat(chart: Chart, metric: str, points: Points, lines: list[str], title: alt.Title) -> alt.LayerChart:
@@ -198,11 +224,10 @@ def _heat(chart: Chart, metric: str, points: Points, lines: list[str], title: al
     values = [point[Y] for point in ours]
     low, high = (0, 1) if measure(metric).share else (min(values), max(values))
     base = alt.Chart(alt.InlineData(values=ours)).encode(x=_named_axis(chart.x, ours), y=y)
-    shade = alt.Color(f"{Y}:Q", scale=alt.Scale(scheme="oranges", domain=[low, high]), legend=None)
+    shade = alt.Color(f"{Y}:Q", scale=alt.Scale(range=HEAT, domain=[low, high]), legend=None)
     squares = base.mark_rect(stroke="white", strokeWidth=1).encode(color=shade)
-    dark = alt.when(f"datum.{Y} > {low + 0.55 * (high - low)}")
-    ink = dark.then(alt.value("white")).otherwise(alt.value("#1f2328"))
-    text = base.mark_text(fontSize=12, lineBreak="\n", dy=-6 if printed else 0).encode(text="text:N", color=ink)
+    lower = base.mark_text(fontSize=12, lineBreak="\n", dy=-6 if printed else 0, color=ON_HEAT)
+    text = lower.encode(text="text:N").properties(name=look.ON_COLOUR)
     height = max(120, (48 if printed else 34) * len(down))
     return look.dressed(alt.LayerChart(layer=[squares, text]), title, lines, look.SWATCHES, height)
 
@@ -210,7 +235,7 @@ def _heat(chart: Chart, metric: str, points: Points, lines: list[str], title: al
 def _square(metric: str, point: Mapping[str, Any], printed: Mapping[tuple[str, str], float]) -> str:
     """Return the text of a square: our number, and below it the paper's."""
     write = measure(metric).write
-    ours = write(point[Y]) + (" (did not converge)" if point.get(LOST) else "")
+    ours = write(point[Y]) + (f" ({NOT_LEARNED})" if point.get(LOST) else "")
     theirs = printed.get((point[X], point[LINE]))
     return ours if theirs is None else f"{ours}\npaper {write(theirs)}"
 
@@ -228,13 +253,13 @@ def _looks(lines: Sequence[str]) -> dict[str, look.Stroke]:
 
 
 def _remarks(base: alt.Chart, y: alt.Y, points: Points, colour: Any) -> list[alt.Chart]:
-    """Draw the paper's numbers as diamonds, and DNC beside those of ours that did not converge."""
+    """Draw the paper's numbers as diamonds, and a remark beside those of ours that learned nothing."""
     paper = base.transform_filter(f"datum.{WHOSE} == '{PAPER}'").encode(y=y)
     diamonds = paper.mark_point(shape="diamond", size=70, fill="white", stroke=INK, strokeWidth=1.5, opacity=1)
     if not any(point.get(LOST) for point in points):
         return [diamonds]
     lost = base.transform_filter(f"datum.{LOST}").encode(y=y, color=colour)
-    return [diamonds, lost.mark_text(text="DNC", fontSize=10, align="left", dx=4, dy=-6)]
+    return [diamonds, lost.mark_text(text=CROSS, fontSize=14, fontWeight="bold", dy=-9)]
 
 
 # --- axes ------------------------------------------------------------------------------------------------------------

@@ -71,7 +71,8 @@ def matches(values: Mapping[str, str], pick: Pick) -> bool:
 
 
 def _combination(exhibit: Exhibit, scale: ExhibitScale, values: dict[str, str], name: str) -> Combination:
-    source = f"exhibit {exhibit.name} at scale {name}, {', '.join(values.values())}"
+    whole = f"exhibit {exhibit.name} at scale {name}" if name else exhibit.file
+    source = f"{whole}, {', '.join(values.values())}"
     parts = [exhibit.axes[axis][value] for axis, value in values.items()]
     own = [scale.axes.get(axis, {}).get(value, {}) for axis, value in values.items()]
     table: Table = {}

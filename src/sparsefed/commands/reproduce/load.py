@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -11,7 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from sparsefed.commands.reproduce.exhibit import SCALES, Exhibit, ExhibitScale, Paper
+from sparsefed.commands.reproduce.exhibit import OWN, SCALES, Exhibit, ExhibitScale, Paper
 from sparsefed.core.errors import ConfigError, unknown
 
 
@@ -27,10 +28,40 @@ def names(folder: Traversable | None = None) -> list[str]:
     return sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
 
 
+def aliases(folder: Traversable | None = None) -> dict[str, list[str]]:
+    """Return the exhibits by their places in the paper: `table-2`, `figure-2c`, `appendix-b.7`."""
+    found: dict[str, list[str]] = {}
+    for name in names(folder):
+        for place in re.split(r";", load(name, folder).where):
+            for alias in _aliases(place.strip()):
+                found.setdefault(alias, []).append(name)
+    return found
+
+
+def _aliases(place: str) -> Iterator[str]:
+    """Yield the short names of a place in the paper.
+
+    >>> list(_aliases("Figure 2c, 2d")), list(_aliases("Appendix B.7, attack parameters")), list(_aliases("ours: x"))
+    (['figure-2c', 'figure-2d'], ['appendix-b.7'], [])
+    """
+    parts = re.fullmatch(r"(Table|Figure|Section|Appendix) ([A-Z]?\.?[\d.]+[a-z]?)(?:, ([\d.]+[a-z]?))?(?:,.*)?", place)
+    if parts is not None:
+        yield from (f"{parts[1]}-{number}".lower() for number in parts.groups()[1:] if number)
+
+
+def chosen(asked: Sequence[str], folder: Traversable | None = None) -> list[str]:
+    """Return the exhibits that are named, by their own names or by their places in the paper."""
+    known = aliases(folder)
+    return list(dict.fromkeys(name for each in asked for name in known.get(each.lower().replace(" ", "-"), [each])))
+
+
 def load(name: str, folder: Traversable | None = None) -> Exhibit:
     """Load the exhibit of that name."""
     if name not in names(folder):
-        raise ConfigError(f"{unknown('exhibit', name, names(folder))}; `sparsefed reproduce --list` describes them")
+        raise ConfigError(
+            f"{unknown('exhibit', name, names(folder))}; `sparsefed reproduce --list` describes them, and places in "
+            "the paper (table-2, figure-2c) are names too"
+        )
     return parse(name, ((folder or package()) / "exhibits" / f"{name}.toml").read_text(encoding="utf-8"))
 
 
@@ -47,14 +78,14 @@ def parse(name: str, text: str) -> Exhibit:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{source} is not valid TOML: {error}") from None
-    with _one_sentence(source):
+    with one_sentence(source):
         return Exhibit.model_validate({"name": name, **table})
 
 
 def parse_paper(exhibit: Exhibit, text: str) -> Paper:
     """Parse the paper's numbers from the text of their file, and check every name in it."""
     source = f"the paper's numbers for {exhibit.name}"
-    with _one_sentence(source):
+    with one_sentence(source):
         paper = Paper.model_validate_json(text)
     for number, row in enumerate(paper.rows, 1):
         for problem in exhibit.unknown_names([row.metric], [row.pick], "cell"):
@@ -63,7 +94,7 @@ def parse_paper(exhibit: Exhibit, text: str) -> Paper:
 
 
 @contextmanager
-def _one_sentence(source: str) -> Iterator[None]:
+def one_sentence(source: str) -> Iterator[None]:
     """Turn pydantic's errors within the block into a `ConfigError`."""
     try:
         yield
@@ -86,7 +117,7 @@ def _sentence(problem: Any) -> str:
 
 def scale_of(exhibit: Exhibit, scale: str) -> ExhibitScale:
     """Return the scale of that name."""
-    if scale not in SCALES:
+    if scale not in (*SCALES, OWN):
         raise ConfigError(unknown("scale", scale, SCALES))
     for name, chosen in exhibit.scales.items():
         if name == scale:

@@ -10,8 +10,9 @@ from typing import Any, overload
 
 from sparsefed.commands.reproduce.claims import Judged, judge
 from sparsefed.commands.reproduce.exhibit import Exhibit, Paper
-from sparsefed.commands.reproduce.grid import ExhibitPlan, plan
+from sparsefed.commands.reproduce.grid import ExhibitPlan, combinations, plan
 from sparsefed.commands.reproduce.load import load, load_paper
+from sparsefed.commands.reproduce.training import trainings
 from sparsefed.config import resolve
 from sparsefed.core.errors import RunError
 from sparsefed.core.progress import OnProgress
@@ -20,6 +21,7 @@ from sparsefed.sweeps import ledger as results
 from sparsefed.sweeps.ledger import Ledger, Row
 from sparsefed.sweeps.runner import default_jobs, failures, run_plans, working_folder
 
+GENERATED, TINY = "smoke", "reproduce.tiny:"  # the scale of generated data, and where these come from
 Names = list[str] | tuple[str, ...]
 Folder = str | Path | None
 
@@ -34,7 +36,9 @@ class ExhibitResult(Report, described_by="sparsefed.commands.reproduce.document"
     paper: Paper
     judged: tuple[Judged, ...]
     seconds: float | None  # of all its runs, where they were timed
+    ran: int | None = None  # how many of its runs were done just now; None: unknown
     problem: RunError | None = None  # a sentence about runs that failed, of this exhibit or of others run with it
+    missing: int = 0  # runs that have no result yet
 
     def records(self) -> list[dict[str, Any]]:
         """Return one flat record per reported run: the values of the axes, attack, seed, and its measures by name."""
@@ -45,32 +49,52 @@ class ExhibitResult(Report, described_by="sparsefed.commands.reproduce.document"
         ]
 
     @property
+    def generated(self) -> bool:
+        """Return whether the numbers are of generated data, which say nothing about the paper."""
+        if self.exact or self.scale != GENERATED:
+            return False
+        names = (str(each.table.get("data", {}).get("name")) for each in combinations(self.exhibit, self.scale))
+        return any(TINY in name for name in names)
+
+    @property
     def exact(self) -> bool:
         return self.exhibit.kind == "formula"
 
     @property
     def name(self) -> str:
-        return f"{self.exhibit.name}.{self.scale}"
+        return f"{self.exhibit.name}.{self.scale}" if self.scale else self.exhibit.name
 
 
 def outcome(plan: ExhibitPlan, out: Path, folder: Traversable | None = None) -> ExhibitResult:
     """Return the result of an exhibit from the results file of its plan."""
     exhibit, rows = plan.exhibit, results.read(results.path(out, plan.sweep))
-    judged = judge(exhibit, rows, [group.values for group in plan.sweep.groups])
+    paper, missing = load_paper(exhibit, folder), results.missing(plan.sweep, rows)
+    judged = judge(exhibit, rows, [group.values for group in plan.sweep.groups], trainings(plan, rows), paper)
     seconds = results.seconds(out, {row["key"] for row in rows})
-    paper = load_paper(exhibit, folder)
-    return ExhibitResult(exhibit, plan.sweep.scale, tuple(rows), paper, tuple(judged), seconds)
+    return ExhibitResult(exhibit, plan.sweep.scale, tuple(rows), paper, tuple(judged), seconds, missing=missing)
 
 
 @overload
 def reproduce(
-    names: str, *, scale: str = ..., folder: Folder = ..., jobs: int | None = ..., on_progress: OnProgress = ...
+    names: str,
+    *,
+    scale: str = ...,
+    folder: Folder = ...,
+    jobs: int | None = ...,
+    on: str | None = ...,
+    on_progress: OnProgress = ...,
 ) -> ExhibitResult: ...
 
 
 @overload
 def reproduce(
-    names: Names, *, scale: str = ..., folder: Folder = ..., jobs: int | None = ..., on_progress: OnProgress = ...
+    names: Names,
+    *,
+    scale: str = ...,
+    folder: Folder = ...,
+    jobs: int | None = ...,
+    on: str | None = ...,
+    on_progress: OnProgress = ...,
 ) -> list[ExhibitResult]: ...
 
 
@@ -80,6 +104,7 @@ def reproduce(
     scale: str = "laptop",
     folder: Folder = None,
     jobs: int | None = None,
+    on: str | None = None,
     on_progress: OnProgress = lambda _: None,
 ) -> ExhibitResult | list[ExhibitResult]:
     """Run tables and figures of the paper, compare our numbers with the paper's, and judge its claims.
@@ -89,6 +114,7 @@ def reproduce(
         scale: "smoke" takes seconds, "laptop" at most an hour each, "paper" is everything as printed.
         folder: Where results and runs go and finished ones are found; by default a temporary folder.
         jobs: How many runs at a time; by default one per core.
+        on: "ray" to run them on the machines of a Ray cluster, with the same results.
         on_progress: Called with a `Progress` whenever something has changed.
 
     Returns:
@@ -101,17 +127,32 @@ def reproduce(
     chosen = [names] if isinstance(names, str) else list(dict.fromkeys(names))
     plans = [plan(load(name), scale) for name in chosen]
     with working_folder(folder) as out:
-        ledger = run_exhibits(plans, out, default_jobs() if jobs is None else jobs, on_progress)
+        before = [_done(each, out) for each in plans]
+        ledger = run_exhibits(plans, out, default_jobs(on) if jobs is None else jobs, on_progress, on)
         problem = failures(ledger, out)
-        done = [replace(outcome(each, out), problem=problem) for each in plans]
+        done = [
+            replace(outcome(each, out), problem=problem, ran=len(_done(each, out) - there))
+            for each, there in zip(plans, before, strict=True)
+        ]
     return done[0] if isinstance(names, str) else done
 
 
+def _done(plan: ExhibitPlan, out: Path) -> set[str]:
+    """Return the keys of the runs whose results are there."""
+    rows = results.read(results.path(out, plan.sweep))
+    return {row["key"] for row in rows if row["status"] == "done" and row["key"]}
+
+
 def run_exhibits(
-    plans: Sequence[ExhibitPlan], out: Path, jobs: int, on_progress: OnProgress = lambda _: None
+    plans: Sequence[ExhibitPlan],
+    out: Path,
+    jobs: int,
+    on_progress: OnProgress = lambda _: None,
+    on: str | None = None,
 ) -> Ledger:
     """Run what is missing of exhibits and write the rows of formulas; return the ledger of every cell."""
-    ledger = run_plans([each.sweep for each in plans if each.exhibit.kind == "runs"], out, jobs, on_progress)
+    runs = [each.sweep for each in plans if each.exhibit.kind == "runs"]
+    ledger = run_plans(runs, out, jobs, on_progress, on=on)
     for each in plans:
         if each.exhibit.kind == "formula":
             results.write(out, each.sweep, formula_rows(each.exhibit, each.sweep.scale))

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sparsefed.core.rng import rng
-from sparsefed.data import own
+from sparsefed.data.own_arrays import Examples, arrays
 from sparsefed.data.record import Content, DataSet
 from sparsefed.data.sets.text_sets import text_set
 
@@ -35,8 +35,8 @@ def images(channels: int) -> DataSet:
         y = np.arange(TRAIN + TEST) % CLASSES
         x = np.clip(patterns[y] + draw.normal(0, 0.15, (len(y), SIDE, SIDE, channels)), 0, 1)
         users = np.arange(TRAIN) // CLASSES % USERS
-        train, test = own.Examples(x[:TRAIN], y[:TRAIN], users), own.Examples(x[TRAIN:], y[TRAIN:])
-        return own.arrays("tiny images", train, test)
+        train, test = Examples(x[:TRAIN], y[:TRAIN], users), Examples(x[TRAIN:], y[TRAIN:])
+        return arrays("tiny images", train, test)
 
     return DataSet(
         name="tiny images", description="generated 8x8 images, 10 classes", read=read, carried_by="sparsefed"

@@ -17,6 +17,7 @@ from sparsefed.core import toml
 from sparsefed.reports import document as doc
 from sparsefed.reports.lines import MARKS, dressed, marks, share_axis, stairs
 from sparsefed.results.numbers import percent, tenths, times
+from sparsefed.results.summary import NOT_LEARNED
 
 STRONGEST, PAGE = "strongest.toml", "tune.html"
 TRIAL, ATTACK, TEST, NORMS = "Trial", "Attack accuracy", "Test accuracy", "Attacker norm\u00a0/ honest norm"
@@ -71,13 +72,13 @@ def _rule(outcome: TuneResult) -> str:
     return {
         "both": f"Strongest is the highest attack accuracy among finished trials whose test accuracy is {below}.",
         "attack": "Strongest is the highest attack accuracy.",
-        "damage": "Strongest is the lowest test accuracy; a model that did not converge counts as 0.",
+        "damage": "Strongest is the lowest test accuracy; a model that learned nothing counts as 0.",
     }[outcome.objective] + " Attack accuracy is the mean over the last epoch."
 
 
 def _came_to(trial: Trial) -> str:
     attack = "" if trial.attack_accuracy is None else f"attack accuracy {percent(trial.attack_accuracy)}, "
-    return attack + (f"test accuracy {percent(trial.test_accuracy)}" if trial.converged else "did not converge")
+    return attack + (f"test accuracy {percent(trial.test_accuracy)}" if trial.converged else NOT_LEARNED)
 
 
 def _short(value: Any) -> str:
@@ -107,7 +108,7 @@ def _cells(outcome: TuneResult, trial: Trial) -> list[doc.TableCell]:
     return [
         doc.TableCell(str(trial.number), trial.number, strong=trial == outcome.strongest),
         doc.TableCell(percent(trial.attack_accuracy), trial.attack_accuracy),
-        doc.TableCell(percent(trial.test_accuracy) if trial.converged else "DNC", trial.test_accuracy),
+        doc.TableCell(percent(trial.test_accuracy) if trial.converged else NOT_LEARNED, trial.test_accuracy),
         doc.TableCell(times(trial.norm_ratio), trial.norm_ratio),
         *(doc.TableCell(_short(trial.params[name]) if name in trial.params else "–") for name in outcome.space),
         doc.TableCell(ended, badges=badges),
@@ -126,7 +127,7 @@ def files(outcome: TuneResult) -> dict[str, str]:
 
 def _read_for(outcome: TuneResult) -> str:
     better = "Lower" if outcome.objective == "damage" else "Up and to the right"
-    lost = " Trials that did not converge stand at 0." if not all(trial.converged for trial in outcome.trials) else ""
+    lost = " Trials that learned nothing stand at 0." if not all(trial.converged for trial in outcome.trials) else ""
     return f"{better} is better for the attackers. Pruned trials stand where they were stopped.{lost}"
 
 

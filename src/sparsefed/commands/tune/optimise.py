@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ from sparsefed.config import BuiltSimulation, Config
 from sparsefed.core.errors import ConfigError, unknown
 from sparsefed.core.progress import OnProgress, Progress
 from sparsefed.core.rng import integer_seed
+from sparsefed.core.round import Metrics
 from sparsefed.results.summary import summarise
 from sparsefed.sweeps.runner import working_folder
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 CHECKED_AT = (1 / 3, 1 / 2)  # of the rounds from the attack's start: where a trial may be pruned
 SETTLED = ("COMPLETE", "PRUNED")
+SLOTS = 1 << 20  # more than the trials that run at a time
 Rows = Sequence[Mapping[str, Any]]
 
 
@@ -47,6 +49,7 @@ def tune(
     stealth: float | None = None,
     seed: int | None = None,
     storage: str | None = None,
+    on: str | None = None,
     on_progress: OnProgress | None = None,
 ) -> TuneResult:
     """Search for the strongest attack on a config's defense; every trial is a run with other attack parameters.
@@ -60,6 +63,8 @@ def tune(
         stealth: The test accuracy, as a share, that the strongest attack may cost.
         seed: The seed of the search; by default the config's.
         storage: The URL of a database, for several machines that share a study, each in a folder of its own.
+        on: "ray" to run as many trials at a time as a Ray cluster has room for; what is tried then depends on which
+            finishes first.
         on_progress: Called before the first trial, after every round and after every trial.
 
     Returns:
@@ -70,6 +75,7 @@ def tune(
         RunError: The folder holds another search, or its database fails.
     """
     studies.library()
+    team = None if on is None else helpers(on)
     _check(trials, stealth, objective)
     config = configs.as_config(subject)
     searched = search_space(config, space)
@@ -90,8 +96,22 @@ def tune(
             with studies.opened(name, kept, storage, aim) as study:
                 studies.bury(study, place, alone=storage is None)
                 drawn_from = config.seed if seed is None else seed
-                search = _Search(study, config, searched, aim, stealth, drawn_from, experiment.facts, load, place, show)
+                search = TuneSearch(
+                    study, config, searched, aim, stealth, drawn_from, experiment.facts, load, place, show
+                )
+                if team is not None:
+                    team(search, trials, lambda: studies.opened(name, kept, storage, aim))
                 return search.run(trials)
+
+
+def helpers(on: str) -> Callable[..., None]:
+    """Return the function that runs trials on a cluster; refuse what cannot be meant before anything is built."""
+    from sparsefed.cluster.connect import library, workers_wanted
+    from sparsefed.commands.tune.together import search_together
+
+    workers_wanted(on)
+    library()
+    return functools.partial(search_together, on=on)
 
 
 def _check(trials: int, stealth: float | None, objective: str | None) -> None:
@@ -117,7 +137,7 @@ def _aim(wanted: str | None, experiment: BuiltSimulation) -> Objective:
 
 
 @dataclass(frozen=True)
-class _Search:
+class TuneSearch:
     """A search in an open study: trial after trial."""
 
     study: optuna.Study
@@ -130,6 +150,8 @@ class _Search:
     load: Callable[[data.DataSet], Any]
     place: str  # the owner of its trials: the folder on this machine, used by one process at a time
     show: OnProgress
+    slot: int = 0  # its number among those that search at the same time: they must not draw the same
+    rounds: Callable[[Config], Iterator[Metrics]] | None = None  # of a trial, on another machine; None: here
 
     @functools.cached_property
     def own(self) -> dict[str, Any]:
@@ -147,17 +169,21 @@ class _Search:
         """Run trial after trial until there are as many as wanted."""
         ended: Trial | None = None
         while True:
-            done, result = len(studies.in_state(self.study, *SETTLED)), self._result()
+            done, result = len(studies.in_state(self.study, *SETTLED)), self.result()
             best = result.strongest if result else None
             self.show(progress(done, wanted, best, ended))
             if done >= wanted and result is not None:
                 return result
             # If only the first trial is missing, run it here: the machine that began it may be dead.
             if best is None and (done >= wanted or not self._is_coming()):
-                self.study.enqueue_trial(self.own, user_attrs={"as given": self.own, "place": self.place})
-            ended = self._next(progress(done, wanted, best))
+                self.enqueue()
+            ended = self.one_more(progress(done, wanted, best))
 
-    def _result(self) -> TuneResult | None:
+    def enqueue(self) -> None:
+        """Make the config's own parameters the next trial."""
+        self.study.enqueue_trial(self.own, user_attrs={"as given": self.own, "place": self.place})
+
+    def result(self) -> TuneResult | None:
         """Return the search as far as it has run; None until the config's own parameters have been tried."""
         finished = studies.in_state(self.study, "COMPLETE")
         same = (trial.number for trial in finished if self.own in (trial.user_attrs.get("as given"), trial.params))
@@ -171,11 +197,11 @@ class _Search:
         failed = len(studies.in_state(self.study, "FAIL"))
         return TuneResult(self.config, self.space, self.objective, self.stealth, trials, own, failed)
 
-    def _next(self, reached: Progress) -> Trial:
+    def one_more(self, reached: Progress) -> Trial:
         """Run one more trial and return it."""
         optuna, study = studies.library(), self.study
         running = len(studies.in_state(study, "RUNNING"))  # processes that share a study must not draw the same
-        drawn = integer_seed(self.seed, "tune", int(reached.done), running) % 2**32
+        drawn = integer_seed(self.seed, "tune", int(reached.done), running + SLOTS * self.slot) % 2**32
         study.sampler = optuna.samplers.TPESampler(seed=drawn, constant_liar=True)
         ended: list[Trial] = []
         study.optimize(
@@ -193,11 +219,10 @@ class _Search:
         params = {name: _suggested(trial, name, searched) for name, searched in self.space.items() if name in given}
         rows: list[Mapping[str, Any]] = []
         try:
-            experiment = configs.build(with_params(self.config, params), self.load)
-            for report in experiment.reports(experiment.begin()):
-                self.show(replace(reached, done=reached.done + report.state.round / self.config.rounds))
-                rows.append(report.metrics)
-                if report.state.round in self.checked and self._is_hopeless(trial, params, rows):
+            for metrics in self._rounds(with_params(self.config, params)):
+                self.show(replace(reached, done=reached.done + metrics["round"] / self.config.rounds))
+                rows.append(metrics)
+                if metrics["round"] in self.checked and self._is_hopeless(trial, params, rows):
                     break
         except ConfigError as error:
             if params == self.own:
@@ -208,6 +233,15 @@ class _Search:
         if rows[-1]["round"] < self.config.rounds:
             raise pruned(f"without hope at round {rows[-1]['round']}")
         return values(Trial(trial.number, params, "finished", **self._measured(rows)), self.objective)
+
+    def _rounds(self, config: Config) -> Iterator[Metrics]:
+        """Yield the metrics of a trial's rounds."""
+        if self.rounds is not None:
+            yield from self.rounds(config)
+            return
+        experiment = configs.build(config, self.load)
+        for report in experiment.reports(experiment.begin()):
+            yield report.metrics
 
     def _measured(self, rows: Rows) -> dict[str, Any]:
         """Return the numbers of a trial, equal to those of a report on such a run."""
@@ -233,6 +267,10 @@ class _Search:
             return False
         best = [finished[i] for i in rules.nondominated([tuple(other.values) for other in finished])]
         return any(rules.outdone(now, tuple(other.user_attrs[f"at round {round}"])) for other in best)
+
+    def is_missing(self) -> bool:
+        """Return whether nobody has tried the config's own parameters, or is about to."""
+        return self.result() is None and not self._is_coming()
 
     def _is_coming(self) -> bool:
         """Return whether the config's own parameters are about to be tried, or are being tried elsewhere."""

@@ -139,7 +139,8 @@ def _storage(folder: Path, url: str | None, failures: tuple[type[Exception], ...
             ) from error
         raise ConfigError(
             f"the study's database cannot be opened ({_reason(error)}); --storage takes a URL as SQLAlchemy does, for "
-            "instance sqlite:///study.db or postgresql://user@host/name, with its driver installed"
+            "instance sqlite:///study.db or postgresql://user@host/name, with its driver installed (for PostgreSQL "
+            "pip install 'sparsefed[postgresql]')"
         ) from error
 
 

@@ -12,6 +12,7 @@ from sparsefed.config import Config
 from sparsefed.core.progress import Progress
 from sparsefed.reports.result import Report
 from sparsefed.results.numbers import percent
+from sparsefed.results.summary import NOT_LEARNED
 
 Objective = Literal["both", "attack", "damage"]
 AIMS: Mapping[Objective, str] = {
@@ -134,4 +135,4 @@ def progress(done: float, total: int, best: Trial | None, ended: Trial | None = 
 
 def _brief(trial: Trial) -> str:
     attack = "" if trial.attack_accuracy is None else f"attack {percent(trial.attack_accuracy)} "
-    return attack + (f"test {percent(trial.test_accuracy)}" if trial.converged else "DNC")
+    return attack + (f"test {percent(trial.test_accuracy)}" if trial.converged else NOT_LEARNED)
