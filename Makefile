@@ -117,7 +117,7 @@ $(FLOWER)/.installed: pyproject.toml constraints-flower.txt
 	@touch $@
 
 .PHONY: cluster-soak
-cluster-soak: $(STAMP)  ## the cluster's long tests in nine settings: 75 workers, 13 machines and 10 cells killed
+cluster-soak: $(STAMP)  ## the cluster's long tests in nine settings: 20 workers and 3 machines killed in each, 10 cells in a grid
 	@SPARSEFED_CLUSTER_SOAK=1 $(BIN)/python -m pytest -n 0 tests/processes/test_cluster.py
 
 fuzz: $(STAMP)   ## damaged and hostile inputs, a minute for each group of targets

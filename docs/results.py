@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from sparsefed.commands.reproduce import load as reading
 from sparsefed.commands.reproduce.claims import HOLDS, NOT, PART, TOO_SHORT, UNTESTED, Judged
-from sparsefed.commands.reproduce.document import body, columns, fared, grounds, incomplete, rules, verdict_text
+from sparsefed.commands.reproduce.document import arithmetic, body, columns, fared, grounds, incomplete, rules, verdict_text
 from sparsefed.commands.reproduce.exhibit_charts import EXPLAINED
 from sparsefed.commands.reproduce.grid import plan
 from sparsefed.commands.reproduce.run import ExhibitResult, outcome
@@ -88,7 +88,8 @@ def _scale(each: ExhibitResult, notes: Mapping[str, Any], folder: Path) -> Itera
     yield _table(("claim", "here", "what that rests on", "likely reason"), [_claim(j, why, each) for j in each.judged])
     if why:
         raise SystemExit(f"docs/results.toml, {each.name}: no claim begins with '{next(iter(why))}'")
-    yield f"Scaled: {' '.join(next(s.note for name, s in exhibit.scales.items() if name == each.scale).split())}"
+    note = next(s.note for name, s in exhibit.scales.items() if name == each.scale)
+    yield " ".join(["Scaled:", *note.split(), *arithmetic(each)])
 
 
 def _claim(judged: Judged, why: dict[str, str], each: ExhibitResult) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ import torch
 from sparsefed.commands.reproduce import document
 from sparsefed.commands.reproduce import load as reading
 from sparsefed.commands.reproduce.grid import plan
-from sparsefed.commands.reproduce.run import run_exhibits
+from sparsefed.commands.reproduce.run import outcome, run_exhibits
 from sparsefed.core import dtypes as arithmetic
 from sparsefed.core.dtypes import computed_in, has_bfloat16
-from sparsefed.sweeps import pool
+from sparsefed.core.types import RunRecord
+from sparsefed.runs import dtype_of
+from sparsefed.sweeps import ledger, pool
 from tests.support.configs import BASE, experiment, run
 from tests.support.exhibits_tiny import TINY
 from tests.support.forked_workers import FORKING
@@ -87,6 +90,27 @@ def test_the_runner_says_it_for_its_workers(
     caplog.clear()
     run_exhibits([plan(reading.parse("tiny", short), "smoke")], tmp_path, 1)
     assert not said(caplog)
+    assert {row["dtype"] for row in ledger.read(tmp_path / "tiny.smoke.jsonl")} == {"float32"}
+
+
+@pytest.mark.parametrize(
+    ("train", "machine", "computed"),
+    [
+        ({"dtype": "bfloat16"}, {"bfloat16": "no, float32 in its place"}, "float32"),
+        ({"dtype": "bfloat16"}, {"bfloat16": "yes"}, "bfloat16"),
+        ({"dtype": "bfloat16", "device": "cuda"}, {"bfloat16": "no, float32 in its place"}, "bfloat16"),
+        ({}, {}, "float32"),
+    ],
+)
+def test_what_a_run_was_computed_in(train: dict[str, str], machine: dict[str, str], computed: str) -> None:
+    assert dtype_of(RunRecord("run", {"train": train}, {"machine": machine}, ())) == computed
+
+
+def test_a_page_tells_what_its_runs_were_computed_in(tmp_path: Path) -> None:
+    lines = [{"status": "done", "dtype": "float32"}, {"status": "done", "dtype": "float32"}, {"status": "done"}]
+    made = outcome(plan(reading.parse("tiny", TINY), "smoke"), tmp_path)
+    said_of = [list(document.arithmetic(replace(made, rows=tuple(lines[i:j])))) for i, j in ((0, 2), (0, 3), (2, 3))]
+    assert said_of == [["Computed in float32."], ["Of 3 runs, 2 in float32, 1 in a type that was not recorded."], []]
 
 
 @pytest.mark.parametrize("there", [True, False])

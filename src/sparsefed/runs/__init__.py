@@ -29,6 +29,7 @@ from sparsefed.runs.folder import (
     unfinished,
 )
 from sparsefed.runs.naming import free_folder, named_after
+from sparsefed.runs.provenance import dtype_of
 from sparsefed.runs.run import run
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "MANIFEST",
     "METRICS",
     "create",
+    "dtype_of",
     "execute",
     "find",
     "free_folder",

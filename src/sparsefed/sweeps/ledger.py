@@ -154,7 +154,7 @@ class Ledger:
         there = {kind: other for kind, other in others.items() if other is not None}
         rest = {kind: line for kind, line in lines.items() if kind not in there}
         compared = measures.versus(record, there) | measures.beside(metrics, rest)
-        row = _row(plan, slot, "done", {**metrics, **compared}, tuple(lines))
+        row = _row(plan, slot, "done", {**metrics, **compared}, tuple(lines)) | {"dtype": runs.dtype_of(record)}
         return row | {"curves": measures.curves(record, plan.curves)} if _curved(plan, slot) else row
 
     def _copied(self, plan: SweepPlan, slot: CellSlot, line: Row) -> Row:
@@ -165,6 +165,7 @@ class Ledger:
         rest = {kind: twin for kind, twin in lines.items() if kind not in line["twins"]}
         known = tuple(kind for kind in slot.twins if kind in line["twins"] or kind in rest)
         row = _row(plan, slot, "done", {**metrics, **measures.beside(metrics, rest)}, known)
+        row |= {"dtype": line["dtype"]} if "dtype" in line else {}  # lines of early versions have none
         return row | {"curves": line["curves"]} if _curved(plan, slot) else row
 
     def _twin_lines(self, slot: CellSlot) -> dict[str, Metrics]:

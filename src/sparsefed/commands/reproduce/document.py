@@ -112,7 +112,7 @@ def _summary(outcome: ExhibitResult) -> Iterator[doc.Block]:
         says = "What is to be found again" if outcome.exhibit.external else "What the paper says"
         yield doc.table(says, ("Claim", "Where", "Here", "Comparisons"), lines, "lines")
     yield _numbers(outcome)
-    yield from map(doc.note, rules(outcome))
+    yield from map(doc.note, (*rules(outcome), *arithmetic(outcome)))
 
 
 def _verdict(judged: Judged) -> tuple[doc.TableCell, doc.TableCell]:
@@ -250,6 +250,16 @@ def incomplete(outcome: ExhibitResult) -> Iterator[str]:
             f"{apart} of {len(compared)} attacked runs were not on one machine with their unattacked twins: their "
             "distances and the class that lost most are not known."
         )
+
+
+def arithmetic(outcome: ExhibitResult) -> Iterator[str]:
+    """Yield a sentence about the floating-point type of the runs whose lines record one."""
+    done = [row for row in outcome.rows if row["status"] == "done"]
+    if not any("dtype" in row for row in done):
+        return
+    used = Counter(row.get("dtype", "a type that was not recorded") for row in done)
+    parts = [f"{count} in {name}" for name, count in used.most_common()]
+    yield f"Computed in {next(iter(used))}." if len(used) == 1 else f"Of {len(done)} runs, {', '.join(parts)}."
 
 
 def grounds(judged: Judged, most: int) -> list[str]:
