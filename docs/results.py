@@ -16,7 +16,16 @@ from typing import Any, Final
 
 from sparsefed.commands.reproduce import load as reading
 from sparsefed.commands.reproduce.claims import HOLDS, NOT, PART, TOO_SHORT, UNTESTED, Judged
-from sparsefed.commands.reproduce.document import arithmetic, body, columns, fared, grounds, incomplete, rules, verdict_text
+from sparsefed.commands.reproduce.document import (
+    arithmetic,
+    body,
+    columns,
+    fared,
+    grounds,
+    incomplete,
+    rules,
+    verdict_text,
+)
 from sparsefed.commands.reproduce.exhibit_charts import EXPLAINED
 from sparsefed.commands.reproduce.grid import plan
 from sparsefed.commands.reproduce.run import ExhibitResult, outcome
