@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -331,7 +332,6 @@ def certify(
     only estimated and the result is not a certificate.
     """
     from sparsefed.commands import certify as certifying
-    from sparsefed.core.errors import ConfigError
     from sparsefed.reports.progress_view import ProgressView
 
     if convergence:
@@ -339,40 +339,25 @@ def certify(
             measured = certifying.measure_convergence(source, overrides=set_ or [], on_progress=view.show)
         _present(measured, out)
         return
-    if groups is not None:
-        if c is not None or estimate_c or omega != "worst":
-            raise ConfigError("--c, --estimate-c and --omega are about the radius of one model; leave them out")
-        with progress_shown() as show:
-            voted = certifying.certify(
-                source,
-                groups=groups,
-                spread=spread,
-                subset=subset,
-                confidence=confidence,
-                distill=distill,
-                share=share,
-                attackers=attackers,
-                overrides=set_ or [],
-                train=train,
-                folder=Path("runs"),
-                on_progress=show,
-            )
-        _present(voted, out, as_json)
-        return
-    if spread != 1 or subset is not None or distill:
-        raise ConfigError("--spread, --subset and --distill are about groups of devices; give --groups, too")
-    result = certifying.certify(
-        source,
-        share=share,
-        attackers=attackers,
-        c=c,
-        estimate_c=estimate_c,
-        omega=omega,
-        overrides=set_ or [],
-        train=train,
-        folder=Path("runs"),
-        runner=train_unfinished,
-    )
+    with progress_shown() if groups is not None else nullcontext() as show:
+        result = certifying.certify(  # type: ignore[misc, call-overload]  # one model or groups
+            source,
+            groups=groups,
+            spread=spread,
+            subset=subset,
+            confidence=confidence,
+            distill=distill,
+            share=share,
+            attackers=attackers,
+            c=c,
+            estimate_c=estimate_c,
+            omega=omega,
+            overrides=set_ or [],
+            train=train,
+            folder=Path("runs"),
+            on_progress=show,
+            runner=train_unfinished if show is None else None,
+        )
     _present(result, out, as_json)
 
 

@@ -19,7 +19,6 @@ import torch
 from sparsefed.core.dtypes import has_bfloat16
 from sparsefed.core.types import RunRecord
 
-_COMPUTED = (("dtype", "float32"), ("device", "cpu"))  # keys of a config's [train] and their defaults
 _VERSIONED = ("sparsefed", "torch", "numpy", "numba", "safetensors")
 
 
@@ -47,9 +46,8 @@ def manifest(config: Mapping[str, Any]) -> dict[str, Any]:
 def dtype_of(record: RunRecord) -> str:
     """Return the floating-point type in which a run was computed, which may not be the one its config asks for."""
     train, machine = record.config.get("train", {}), record.manifest.get("machine", {})
-    wanted, device = (str(train.get(key, default)) for key, default in _COMPUTED)
-    lacking = str(machine.get("bfloat16", "yes")).startswith("no")
-    return "float32" if lacking and device == "cpu" else wanted
+    lacking = train.get("device", "cpu") == "cpu" and str(machine.get("bfloat16")).startswith("no,")
+    return "float32" if lacking else str(train.get("dtype", "float32"))
 
 
 def now() -> str:

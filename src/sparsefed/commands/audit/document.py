@@ -60,7 +60,6 @@ VERDICTS = {  # by judgement of the recommended defense
     "in part": "Use {name}, but it holds only in part: {worst}, {harm}.",
     "fell": "None of these defenses holds{but}: with the least bad, {name}, {harm} {worst}.",
 }
-NO_VERDICT = "Nothing can be recommended: not even the model without a defense was measured against every attack."
 
 
 def document(result: AuditResult) -> doc.Document:
