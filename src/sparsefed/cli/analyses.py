@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from sparsefed.reports.result import Report
 
 Objective = StrEnum("Objective", ["both", "attack", "damage"])
-ScaleOption = StrEnum("ScaleOption", ["smoke", "laptop", "schedule", "paper"])
+ScaleOption = StrEnum("ScaleOption", ["smoke", "laptop", "dense", "schedule", "paper"])
 Required = StrEnum("Required", {"held": "held", "in_part": "in-part"})
 ACCEPTED = {Required.held: ("held",), Required.in_part: ("held", "in part")}
 NOT_AS_REQUIRED = 1

@@ -15,8 +15,8 @@ from sparsefed.core.errors import unknown
 from sparsefed.results.measures import MEASURES
 from sparsefed.sweeps.cells import Table, Twin
 
-SCALES = ("smoke", "laptop", "schedule", "paper")
-ScaleName = Literal["smoke", "laptop", "schedule", "paper", ""]
+SCALES = ("smoke", "laptop", "dense", "schedule", "paper")
+ScaleName = Literal["smoke", "laptop", "dense", "schedule", "paper", ""]
 OWN: ScaleName = ""  # the only scale of an exhibit that is not the paper's
 ROUND = "round"  # what a chart may have on its x axis beside axes and metrics
 
