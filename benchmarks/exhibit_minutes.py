@@ -1,6 +1,6 @@
-"""How long exhibits take at scale laptop or schedule, from what a round costs: where `est_minutes` comes from.
+"""How long exhibits take at scale laptop, dense or schedule, from what a round costs: where `est_minutes` comes from.
 
-    python -m benchmarks.exhibit_minutes [--scale schedule] [NAME ...]
+    python -m benchmarks.exhibit_minutes [--scale dense] [NAME ...]
 
 Cells are counted as the runner runs them: equal ones once, searches with the first variant of their attack in place of
 the strongest. An exhibit by itself, and, in the last column, what it adds to those before it. Nothing is run here: the
@@ -33,6 +33,7 @@ COSTS: Mapping[str, tuple[float, float, float]] = {
     "resnet9, 8": (0.23, 0.24, 1.2),
     "resnet9, 16": (0.7, 0.8, 5.0),
     "lstm": (0.5, 1.0, 8.0),
+    "mlp": (0.03, 0.015, 0.1),  # in float32, which is as fast where there is no bfloat16
 }
 WRITERS = 0.13  # seconds a round of the cnn on 54 devices of mnist_by_writer, and on 10 of a cross-silo federation
 ALL_ROWS = {"krum": 0.05, "bulyan": 0.05, "trimmed_mean": 0.03, "median": 0.03}  # and beside that, these rules
@@ -99,7 +100,7 @@ def estimate(exhibit: Exhibit, scale: str = "laptop") -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="exhibits, in this order (default: all)")
-    parser.add_argument("--scale", choices=("laptop", "schedule"), default="laptop")
+    parser.add_argument("--scale", choices=("laptop", "dense", "schedule"), default="laptop")
     options = parser.parse_args(argv)
     table, known = Table("exhibit", "cells", "minutes", "new cells", "new minutes"), dict[str, SweepCell]()
     exhibits = [reading.load(name) for name in options.names or reading.names()]

@@ -2,7 +2,8 @@
 
 The numbers and verdicts are the machine's, the reasons a person's. A claim that does not hold, or holds in part, must
 have one; a reason for a claim that is gone is an error too. Results that are only partly done are shown as partial, and
-need no reasons yet. In results.toml, [NAME] is about scale laptop and [NAME.schedule] about scale schedule.
+need no reasons yet. In results.toml, [NAME] is about scale laptop, [NAME.dense] and [NAME.schedule] about
+the others.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from sparsefed.commands.reproduce.run import ExhibitResult, outcome
 VERDICTS = (HOLDS, PART, NOT, TOO_SHORT, UNTESTED)
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results"
-SCALES: Final = ("schedule", "laptop")
+SCALES: Final = ("schedule", "dense", "laptop")
 MOST_SHOWN = 4  # comparisons behind a verdict
 
 

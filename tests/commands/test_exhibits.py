@@ -43,6 +43,12 @@ SCHEDULE = [  # those that are run with the paper's own number of rounds
     "uncompressed",
 ]
 
+DENSE = [
+    name
+    for name in RUNS
+    if name not in ("cifar100-single-image", "model-replacement", "natural-users", "semantic-backdoor")
+]
+
 # The paper's tables and figures with results in them, by the label in its source.
 LABELS = {
     "table:eval",
@@ -94,7 +100,8 @@ def test_it_has_the_papers_numbers_or_says_why_not(name: str) -> None:
 @pytest.mark.parametrize("name", RUNS)
 def test_all_scales_are_there_and_say_what_was_scaled(name: str) -> None:
     scales = reading.load(name).scales
-    assert list(scales) == ["paper", "laptop", *(["schedule"] if name in SCHEDULE else []), "smoke"]
+    longer = [scale for scale, those in (("dense", DENSE), ("schedule", SCHEDULE)) if name in those]
+    assert list(scales) == ["paper", "laptop", *longer, "smoke"]
     assert scales["laptop"].note
     assert scales["smoke"].note
     assert len(scales["paper"].seeds) >= 3
@@ -105,7 +112,7 @@ def test_all_scales_are_there_and_say_what_was_scaled(name: str) -> None:
 @pytest.mark.parametrize("scale", SCALES)
 def test_every_cell_is_a_config(name: str, scale: str) -> None:
     """`combinations` parses each config, every variant of the attack among them."""
-    if scale == "schedule" and name not in SCHEDULE:
+    if name not in {"dense": DENSE, "schedule": SCHEDULE}.get(scale, RUNS):
         return
     assert combinations(name, scale)
 
@@ -145,9 +152,27 @@ def test_schedule_is_the_papers_but_for_the_model(name: str) -> None:
         assert config.rounds // config.evaluate_every * costs(config)[2] < 0.05 * config.rounds * round_seconds(config)
 
 
+@pytest.mark.parametrize("name", DENSE)
+def test_dense_is_the_papers_but_for_the_model(name: str) -> None:
+    """Its rounds, devices and learning rate, in float32, with k as its share of d, or of what scale laptop has."""
+    exhibit = reading.load(name)
+    scale = exhibit.scales["dense"]
+    assert scale.note and len(scale.seeds) >= 3
+    assert scale.est_minutes == estimate(exhibit, "dense")
+    for each in combinations(name, "dense"):
+        config = each.result(0, next(iter(each.variants), None)).config
+        kind = "cross-silo" if name == "k-cross-silo" else "cross-device"
+        paper = configs.parse({"base": f"fmnist/{kind}"})
+        assert (config.rounds, config.data) == (paper.rounds, paper.data)
+        kept = {"mode", "local_epochs", "local_decay"}  # which some exhibits are about
+        assert config.train.model_dump(exclude=kept) == paper.train.model_dump(exclude=kept)
+        assert config.train.dtype == "float32"
+        assert config.defense.params.get("k", 152) in _shares(config) or name == "norm-and-top-k"
+
+
 def _shares(config: Config) -> set[int]:
     """The k of the paper, and all of it, as a share of the parameters."""
-    d = {"cnn": 95_366, "resnet9": 411_824}[config.model.name]
+    d = {"cnn": 95_366, "resnet9": 411_824, "mlp": 199_210}[config.model.name]
     assert config.model.params == ({"width": 16} if config.model.name == "resnet9" else {})
     return {round(k / 6_568_640 * d) for k in (1e3, 5e3, 1e4, 5e4, 1e5, 2e5, 4e5, 6_568_640)}
 

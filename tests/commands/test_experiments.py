@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from sparsefed import config as configs
 from sparsefed.commands.reproduce import document, grid
+from sparsefed.commands.reproduce import estimate as estimating
 from sparsefed.commands.reproduce import load as reading
 from sparsefed.commands.reproduce.claims import HOLDS, NOT, PART, TOO_SHORT, UNTESTED, ClaimComparison, Judged, judge
 from sparsefed.commands.reproduce.document import body, columns, verdict_text
@@ -541,7 +542,8 @@ def test_places_in_the_paper_are_names() -> None:
     assert chosen(["noise", "table-2", "noise"]) == ["noise", "attack-accuracy"] and chosen(["nothing"]) == ["nothing"]
 
 
-def test_what_is_missing_is_estimated_before_it_starts(tmp_path: Path) -> None:
+def test_what_is_missing_is_estimated_before_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(estimating, "has_bfloat16", lambda: True)
     there = estimate(["attack-accuracy"], "laptop", Path(__file__).parents[2] / "results", 2)
     assert (there.runs, there.rounds) == (0, 0)
     none, paper = (estimate(["attack-accuracy"], scale, tmp_path, 2) for scale in ("laptop", "paper"))
@@ -585,12 +587,14 @@ def test_tiny_data_can_be_learned(data: dict[str, Any], model: dict[str, Any], l
 @pytest.mark.parametrize("fast", [True, False])
 def test_the_list_tells_what_this_processor_needs(fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A processor without bfloat16 takes longer by a measured factor, but not where float32 is asked for."""
-    monkeypatch.setattr(document, "has_bfloat16", lambda: fast)
+    for module in (document, estimating):
+        monkeypatch.setattr(module, "has_bfloat16", lambda: fast)
     monkeypatch.setattr(document, "names", lambda: ["stealth", "external-e5", "combinatorial-bounds"])
     table = document.listing()
     lines = {line[0].text: [cell.text for cell in line[3:]] for line in table.rows}
-    minutes = reading.load("stealth").scales["laptop"].est_minutes or 0
-    assert lines["stealth"][0] == f"about {minutes * (1 if fast else document.IN_FLOAT32):.0f} min on 2 cores"
-    assert lines["external-e5"] == ["about 5 min on 2 cores", "not at this scale"]
-    assert lines["combinatorial-bounds"] == ["a formula"] * 2
+    laptop, dense = (reading.load("stealth").scales[scale].est_minutes or 0 for scale in ("laptop", "dense"))
+    times = [laptop * (1 if fast else estimating.IN_FLOAT32), dense]
+    assert lines["stealth"][:2] == [f"about {minutes:.0f} min on 2 cores" for minutes in times]
+    assert lines["external-e5"] == ["about 5 min on 2 cores", "not at this scale", "not at this scale"]
+    assert lines["combinatorial-bounds"] == ["a formula"] * 3
     assert ("no bfloat16" in table.caption) == (not fast)

@@ -381,7 +381,7 @@ def reproduce(
     ] = None,
     scale: Annotated[
         ScaleOption,
-        option("Seconds, at most an hour each, the paper's rounds with a narrower model, or all as printed."),
+        option("Seconds; few rounds; the paper's rounds with a dense or a narrow model; or all as printed."),
     ] = ScaleOption.laptop,
     out: Annotated[Path, option("Where results, pages and the cells' runs go.")] = Path("results"),
     jobs: Annotated[int | None, option("Cells at a time; by default one a core.", "N")] = None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from sparsefed.reports.document import Block, Document, Figure, Fold, Side, Table, TableCell
+from sparsefed.reports.document import Block, Document, Figure, Fold, Side, Table
 
 
 def as_values(document: Document) -> dict[str, Any]:
@@ -19,7 +19,7 @@ def _block(block: Block) -> dict[str, Any]:
     match block:
         case Table():
             shown = block.on_page()
-            rows = [[_value(cell) for cell in row] for row in shown.rows]
+            rows = [[cell.text if cell.value is None else cell.value for cell in row] for row in shown.rows]
             return {**kind, "caption": block.caption, "columns": [head.title for head in shown.head], "rows": rows}
         case Figure():
             title, alternative, spec = block.spec()
@@ -30,7 +30,3 @@ def _block(block: Block) -> dict[str, Any]:
             return {**kind, "blocks": [_block(each) for each in blocks]}
         case _:
             return {**kind, **{name: value for name, value in asdict(block).items() if name != "page_only"}}
-
-
-def _value(cell: TableCell) -> Any:
-    return cell.text if cell.value is None else cell.value

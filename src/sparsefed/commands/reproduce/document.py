@@ -20,6 +20,7 @@ from sparsefed.commands.reproduce.claims import (
     MetricEntry,
     entries,
 )
+from sparsefed.commands.reproduce.estimate import IN_FLOAT32, stated_minutes
 from sparsefed.commands.reproduce.exhibit import Exhibit, Paper, PaperRow, ScaleName
 from sparsefed.commands.reproduce.exhibit_charts import caption, charts, together
 from sparsefed.commands.reproduce.grid import combinations, matches, scaled
@@ -40,9 +41,7 @@ if TYPE_CHECKING:
 MOST_SHOWN = 6  # of the comparisons behind a verdict
 LEVELS: Mapping[str, doc.Level] = {HOLDS: "good", PART: "fair", NOT: "poor"}
 HOURS = 100  # from so many minutes on times are shown in hours
-# Cpu seconds of a round in float32 over those in bfloat16: cnn 2.4 to 3.2, ResNet9 of width 16 2.5 to 3.0.
-IN_FLOAT32 = 2.8
-SLOWER = f"Times are for this processor, which has no bfloat16: {IN_FLOAT32} times those of one that has."
+SLOWER = f"Times are for this processor: it has no bfloat16, and runs that ask for it take {IN_FLOAT32} times as long."
 MEANS = "Mean ± standard deviation over the seeds."  # of a sweep of one's own
 OURS = (
     "Ours: mean ± standard deviation over the seeds. Not learned (the paper's DNC): in at least half of the runs the "
@@ -287,7 +286,7 @@ def rules(outcome: ExhibitResult) -> Iterator[str]:
 
 def listing() -> doc.Table:
     """Return a table of what can be reproduced, and its cost."""
-    scales: tuple[ScaleName, ...] = ("laptop", "schedule")
+    scales: tuple[ScaleName, ...] = ("laptop", "dense", "schedule")
     head = ("Name", "In the paper", "What it is", *(f"At scale {scale}" for scale in scales))
     rows = (
         (exhibit.name, exhibit.where, exhibit.title, *(_cost(exhibit, scale) for scale in scales))
@@ -301,8 +300,7 @@ def _cost(exhibit: Exhibit, scale: ScaleName) -> str:
         return "a formula"
     if scale not in exhibit.scales:
         return "not at this scale"
-    estimate = exhibit.scales[scale].est_minutes
-    if estimate is None:
+    minutes = stated_minutes(exhibit, scale)
+    if minutes is None:
         return ""
-    minutes = estimate if exhibit.external or has_bfloat16() else estimate * IN_FLOAT32
     return f"about {minutes:.0f} min on 2 cores" if minutes < HOURS else f"about {minutes / 60:.0f} h on 2 cores"

@@ -110,7 +110,9 @@ def scaled(exhibit: Exhibit, scale: str) -> list[str]:
     """Return how the configs differ from those of scale `paper`, one line per key; empty without such a scale."""
     if scale == "paper" or "paper" not in exhibit.scales:
         return []
-    full, ours = ({_id(each): _flat(each) for each in combinations(exhibit, name)} for name in ("paper", scale))
+    full, ours = (
+        {tuple(each.values.values()): _flat(each) for each in combinations(exhibit, name)} for name in ("paper", scale)
+    )
     changes: dict[str, dict[str, None]] = {}
     for values, now in ours.items():
         before = full.get(values, now)
@@ -123,10 +125,6 @@ def scaled(exhibit: Exhibit, scale: str) -> list[str]:
         "seeds": (len(scale_of(exhibit, scale).seeds), len(scale_of(exhibit, "paper").seeds)),
     }
     return lines + [f"{what}: {now} instead of {before}" for what, (now, before) in counts.items() if now != before]
-
-
-def _id(combination: Combination) -> tuple[str, ...]:
-    return tuple(combination.values.values())
 
 
 def _flat(combination: Combination) -> dict[str, str]:
