@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import altair as alt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,7 +22,7 @@ from sparsefed.core import toml
 from sparsefed.core.errors import SparseFedError
 from sparsefed.core.types import RunRecord
 from sparsefed.reports import charts, html, save, summary, verdict
-from sparsefed.reports.lines import MOST_POINTS, PALETTE
+from sparsefed.reports.lines import MOST_POINTS, PALETTE, Stroke, drawn
 from sparsefed.reports.run_charts import WHO
 from sparsefed.reports.to_html import script_json
 from sparsefed.results.numbers import binned, curve, picked
@@ -111,6 +112,14 @@ def test_bins_are_medians() -> None:
     jitter = [(1, 5.0), (2, 1.0), (3, 900.0), (4, 2.0), (5, 3.0), (6, 4.0), (7, 7.0)]
     assert binned(jitter, 3) == [(2, 5.0), (5, 3.0), (7, 7.0)]
     assert binned(jitter, 7) == jitter
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_a_single_value_is_a_dot(rounds: int) -> None:
+    """One value makes no line: a run that has been evaluated once showed an empty chart."""
+    lines, y = {"a": [(t + 1, 0.5) for t in range(rounds)]}, alt.Y("value:Q")
+    mark = drawn(lines, [Stroke(PALETTE[0], (1, 0))], y, str, alt.Title("")).to_dict()["layer"][0]["mark"]
+    assert bool(mark["point"]) == (rounds == 1) and mark["clip"] == (rounds > 1)
 
 
 def test_curves_leave_out_what_is_not_finite() -> None:

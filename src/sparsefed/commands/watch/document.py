@@ -73,7 +73,7 @@ def _lead(result: WatchResult) -> str:
     pace = sum(seconds) / len(seconds) if seconds else None
     ahead = max(0, (result.rounds or 0) - result.round)
     left = f", about {duration(pace * ahead)} left" if pace and ahead and result.status == "running" else ""
-    speed = f" {duration(pace)} a round{left}." if pace else ""
+    speed = f" {duration(pace) if pace >= 1 else f'{length(pace)} s'} a round{left}." if pace else ""
     return f"Round {result.round:,}{of}, {result.status}.{speed}"
 
 
