@@ -98,8 +98,8 @@ def drawn(
     seen = alt.when(hover).then(alt.value(1)).otherwise(alt.value(0))
     base = alt.Chart(alt.InlineData(values=long)).encode(x=x, y=y, color=colours(looks))
     alone = any(len(points) == 1 for points in lines.values())  # one value makes no line, and would not be seen
-    marks = {"clip": not alone, "point": alt.OverlayMarkDef(size=60) if alone else False}
-    curves = base.mark_line(strokeWidth=2, **marks).encode(strokeDash=dashes(looks))
+    point = alt.OverlayMarkDef(size=60) if alone else False
+    curves = base.mark_line(strokeWidth=2, clip=not alone, point=point).encode(strokeDash=dashes(looks))
     dots = base.mark_point(filled=True, size=50, opacity=1).transform_filter(hover)
     # The tooltip shows the whole datum: Vega-Lite 6 loses text fields named one by one when the nearest is looked for.
     readings = alt.Chart(alt.InlineData(values=_readings(lines, write)))
