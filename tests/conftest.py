@@ -27,6 +27,11 @@ from tests.support.processes import Server, server
 from tests.support.shared import Shared
 
 torch.set_num_threads(1)
+# A shell that starts the tests in the background makes them ignore Ctrl-C, and whatever they start, too.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 settings.register_profile("no clock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("quick", settings.get_profile("no clock"), max_examples=30)  # `make test` draws all
 settings.load_profile("no clock")
