@@ -60,7 +60,8 @@ def _in_short(outcomes: Sequence[ExhibitResult]) -> Iterator[str]:
     for scale in SCALES:
         if there := [each for each in outcomes if each.scale == scale and not each.exhibit.external]:
             verdicts = (judged.verdict for each in there for judged in each.judged)
-            yield f"At scale `{scale}`: {fared(verdicts, f' in {len(there)} tables and figures')}"
+            where = f" in {len(there)} tables and figures" if len(there) > 1 else " in one table"
+            yield f"At scale `{scale}`: {fared(verdicts, where)}"
     yield _table(("exhibit", "in the paper", "scale", *VERDICTS), map(_fared, outcomes))
 
 
