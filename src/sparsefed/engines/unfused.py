@@ -138,8 +138,8 @@ def _probed_once(task: Task) -> Limit:
 
 
 def _batched_up_to(task: Task, theta: Tensor, batch: Batch) -> float:
-    """Return the number of a client's examples up to which `vmap` is faster; 0 if it cannot compute the model."""
-    if not _agrees(task, theta, batch):
+    """Return the number of a client's examples up to which `vmap` is faster; 0 if it cannot, or goes step by step."""
+    if any(isinstance(layer, nn.RNNBase) for layer in task.template.modules()) or not _agrees(task, theta, batch):
         return 0.0
     each = operations(task, batch)
     limit = float("inf") if each == 0 else STACK_LIMIT / each
