@@ -35,6 +35,7 @@ COSTS: Mapping[str, tuple[float, float, float]] = {
     "lstm": (0.5, 1.0, 8.0),
     "mlp": (0.03, 0.015, 0.1),  # in float32, which is as fast where there is no bfloat16
 }
+SEVERAL = {"mlp": 0.15}  # seconds a round and local epoch, where there are several: each device has weights of its own
 WRITERS = 0.13  # seconds a round of the cnn on 54 devices of mnist_by_writer, and on 10 of a cross-silo federation
 ALL_ROWS = {"krum": 0.05, "bulyan": 0.05, "trimmed_mean": 0.03, "median": 0.03}  # and beside that, these rules
 LARGER = 1.5  # times that with the larger vectors of the ResNet9 of width 16
@@ -54,6 +55,7 @@ def round_seconds(config: Config) -> float:
         honest = WRITERS
     rows = ALL_ROWS.get(config.defense.name, 0.0) * (LARGER if config.model.params.get("width") == 16 else 1.0)
     local = config.train.local_epochs
+    honest = SEVERAL.get(config.model.name, honest) if local > 1 else honest
     return honest * local * max(1.0, config.train.cohort / 250) + rows + thousand * _points(config) / 1000
 
 

@@ -1,6 +1,7 @@
 """What a cell costs beside its training: building, evaluation, logging, checkpoints and the runner, over the training.
 
     python -m benchmarks.overhead --json FILE [--quick]
+    python -m benchmarks.overhead --json FILE --finished results   the cells that reproduce has run in that folder
 
 Real cells of laptop scale (10 000 devices, Fashion-MNIST, `cnn`, bfloat16 where the processor has it, SparseFed and
 clipping under attack and without, evaluated every 40 rounds as exhibits are, or as --every says), run by the real
@@ -37,6 +38,7 @@ CAPTION = (
     "the first round or end of a cell on, outside of rounds / in rounds. Starting: seconds until then."
 )
 OVERHEAD = Bar("at most", 0.1)
+LONG, SCHEDULE = Bar("at most", 0.05), 2400  # at the paper's own schedule, and its rounds
 EXHIBIT = """
 title = "Overhead"
 where = "a benchmark"
@@ -85,29 +87,44 @@ def measured(one: SweepPlan, out: Path, jobs: int, barred: bool) -> tuple[list[R
     ended = time.monotonic()
     if ledger.failed:
         raise SystemExit(f"a cell failed: {next(iter(ledger.failed.values()))}")
-    spent = {key: seconds for key, seconds, _ in results.timings(out)}
-    trained = {key: _training(results.folder(out, key)) for key in spent}
-    shares = [(spent[key] - trained[key]) / trained[key] for key in spent]
-    training = sum(trained.values())
+    row, details = finished(out, OVERHEAD if barred else None)
+    training = sum(details["training"].values())
     whole = max(0.0, jobs * (ended - stopwatch.first) - training) / training
-    bar = OVERHEAD if barred else None
     rows = [
-        Row("overhead", "in a cell", f"{len(spent)} cells", spread(shares), bar),
+        row,
         Row("overhead", "all", f"{jobs} at a time", spread([whole]), None),
         Row("seconds", "starting", "once", spread([stopwatch.first - stopwatch.began])),
     ]
-    return rows, {"seconds": spent, "training": trained, "wall": ended - stopwatch.began, "jobs": jobs}
+    return rows, details | {"wall": ended - stopwatch.began, "jobs": jobs}
 
 
-def _training(folder: Path) -> float:
-    return sum(float(row["seconds"]) for row in runs.load_run(folder).rows)
+def finished(out: Path, bar: Bar | None, least: int = 1) -> tuple[Row, dict[str, Any]]:
+    """The row about single cells: those that a folder has, of `least` rounds or more, that were not interrupted."""
+    timed = [
+        (key, seconds, results.folder(out, key)) for key, seconds, rounds in results.timings(out) if rounds >= least
+    ]
+    records = {key: runs.load_run(folder) for key, _, folder in timed if folder.exists()}
+    whole = {key: record.rows for key, record in records.items() if not record.manifest.get("resumed")}
+    if not whole:
+        raise SystemExit(f"no such cell was run in {out}: give the folder that sparsefed reproduce had as --out")
+    spent = {key: seconds for key, seconds, _ in timed if key in whole}
+    trained = {key: sum(float(row["seconds"]) for row in rows) for key, rows in whole.items()}
+    shares = [(spent[key] - trained[key]) / trained[key] for key in spent]
+    details = {"seconds": spent, "training": trained}
+    return Row("overhead", "in a cell", f"{len(spent)} cells", spread(shares), bar), details
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = usual("overhead", __doc__)
     parser.add_argument("--every", type=positive, default=40, metavar="N", help="rounds between two evaluations")
+    parser.add_argument("--finished", type=Path, metavar="FOLDER", help="run nothing: finished cells of 2400 rounds")
     options = parser.parse_args(arguments)
     console, others = Console(), others_meter()
+    if options.finished:
+        row, details = finished(options.finished, LONG, SCHEDULE)
+        write(options.json, "overhead", [row], details, others())
+        show(console, "Overhead", CAPTION, [row])
+        return
     exhibit = reading.parse("overhead", EXHIBIT.replace("EVERY", str(options.every)))
     one = plan(exhibit, "smoke" if options.quick else "laptop").sweep
     with tempfile.TemporaryDirectory() as folder:

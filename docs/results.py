@@ -43,7 +43,7 @@ def write(folder: Path = RESULTS) -> str:
     notes = tomllib.loads((HERE / "results.toml").read_text(encoding="utf-8"))
     by_name = {name: list(_outcomes(name, folder)) for name in dict.fromkeys((*notes["order"], *reading.names()))}
     outcomes = [each for several in by_name.values() for each in several]
-    parts = [notes["intro"].strip(), *_in_short(outcomes), *(_rules(outcomes))]
+    parts = [notes["intro"].strip(), *_in_short(list(filter(_reported, outcomes))), *(_rules(outcomes))]
     for name, several in by_name.items():
         parts += _exhibit(several, notes.get(name, {}), folder) if several else []
     return "\n\n".join(parts) + "\n"
@@ -53,6 +53,11 @@ def _outcomes(name: str, folder: Path) -> Iterator[ExhibitResult]:
     for scale in SCALES:
         if (folder / f"{name}.{scale}.jsonl").exists():
             yield outcome(plan(reading.load(name), scale), folder)
+
+
+def _reported(each: ExhibitResult) -> bool:
+    """Whether there is anything to show: at first there are only trials of a search."""
+    return any(row["role"] == "result" for row in each.rows) or each.exact
 
 
 def _in_short(outcomes: Sequence[ExhibitResult]) -> Iterator[str]:
@@ -93,6 +98,8 @@ def _scale(each: ExhibitResult, notes: Mapping[str, Any], folder: Path) -> Itera
     yield from (f"**{sentence}**" for sentence in incomplete(each))
     if "reading" in notes:
         yield str(notes["reading"]).strip()
+    if not _reported(each):
+        return
     if (folder / f"{each.name}.svg").exists():
         yield f"![{exhibit.title}](../results/{each.name}.svg)"
     yield _table([column.title for column in columns(each)], body(each))

@@ -23,10 +23,15 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from sparsefed.core import dtypes
 from tests.support.processes import Server, server
 from tests.support.shared import Shared
 
 torch.set_num_threads(1)
+# Where products in bfloat16 would end the process (see `dtypes`), tests of bfloat16 do without matrix tiles.
+if torch.cpu._is_amx_tile_supported() and not dtypes._amx_works():
+    os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE_BF16"  # before oneDNN is first used; for started processes, too
+    dtypes._amx_works.cache_clear()
 # A shell that starts the tests in the background makes them ignore Ctrl-C, and whatever they start, too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

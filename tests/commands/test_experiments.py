@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
@@ -337,7 +338,8 @@ def test_claims_about_other_metrics_need_a_trained_model_only() -> None:
         ({"unattacked": 0.42, "test_max": 0.3}, 400, TrainingLength(True, True)),
         ({"unattacked": 0.70, "test_max": 0.3}, 400, TrainingLength(False, True)),
         ({"test_max": 0.70}, 1200, TrainingLength(False, False)),  # attacked later, but it was well trained
-        ({"test_max": 0.60}, 2400, TrainingLength(True, False)),
+        ({"test_max": 0.60}, 2300, TrainingLength(True, False)),
+        ({"test_max": 0.60}, 2400, TrainingLength(False, False)),  # its schedule is over
         ({}, 2400, TrainingLength(False, False)),
     ],
 )
@@ -492,6 +494,17 @@ def test_a_heat_map_tells_what_the_paper_has_and_who_did_not_converge(tmp_path: 
     assert "85.0%" in svg and ">paper 100.0%<" in svg and "15.0% (not learned)" in svg
 
 
+def test_shares_that_lie_close_together_have_an_axis_of_their_own(tmp_path: Path) -> None:
+    exhibit = tiny('kind = "bars"\nx = "defense"', 'kind = "pareto"\nx = "test_accuracy"\ncolour = "defense"')
+    found = shown(exhibit, tmp_path)
+    for apart, close in ((0.03, True), (0.6, False)):
+        accuracies = {"SparseFed": 0.9 - apart, "Clipping": 0.9}
+        rows = [r | {"metrics": r["metrics"] | {"test_accuracy": accuracies[r["cell"]["defense"]]}} for r in found.rows]
+        whole = together(charts(exhibit, rows, found.paper))
+        assert whole is not None
+        assert (">88%<" in picture(whole, "svg").decode()) == close
+
+
 def test_numbers_of_generated_data_are_not_set_beside_the_papers(tmp_path: Path) -> None:
     found = replace(shown(tiny(), tmp_path), ran=0)
     text = found.to_html()
@@ -545,11 +558,19 @@ def test_places_in_the_paper_are_names() -> None:
 def test_what_is_missing_is_estimated_before_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(estimating, "has_bfloat16", lambda: True)
     there = estimate(["attack-accuracy"], "laptop", Path(__file__).parents[2] / "results", 2)
-    assert (there.runs, there.rounds) == (0, 0)
+    assert (there.runs, there.rounds, there.sentence) == (0, 0, "No run is missing.")
     none, paper = (estimate(["attack-accuracy"], scale, tmp_path, 2) for scale in ("laptop", "paper"))
     assert none.runs > 40 and none.seconds == pytest.approx(49 * 60)
     assert paper.seconds > 7 * 86400, "weeks"
     assert estimate(["attack-accuracy"], "laptop", tmp_path, 4).seconds == pytest.approx(none.seconds / 2)
+
+
+def test_runs_that_other_exhibits_have_are_not_missing(tmp_path: Path) -> None:
+    """All of training-length's runs of 2400 rounds are uncompressed's."""
+    before = estimate(["training-length"], "dense", tmp_path, 2)
+    shutil.copy(Path(__file__).parents[2] / "results" / "uncompressed.dense.jsonl", tmp_path)
+    after = estimate(["training-length"], "dense", tmp_path, 2)
+    assert before.runs - after.runs == 12 and before.rounds - after.rounds == 12 * 2400
 
 
 @pytest.mark.usefixtures("as_if_real")

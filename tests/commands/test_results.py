@@ -12,7 +12,7 @@ import pytest
 from sparsefed.commands.reproduce import load as reading
 from sparsefed.commands.reproduce.claims import HOLDS, judge
 from sparsefed.commands.reproduce.grid import plan
-from sparsefed.commands.reproduce.run import reproduce, run_exhibits
+from sparsefed.commands.reproduce.run import outcome, reproduce, run_exhibits
 from sparsefed.sweeps import ledger as results
 from sparsefed.sweeps import runner
 from sparsefed.sweeps.ledger import Ledger
@@ -132,6 +132,19 @@ def test_the_page_tells_of_runs_that_are_missing(tmp_path: Path) -> None:
     page = script["write"](tmp_path)
     assert f"**Partial: 20 of {len(lines)} runs are done, so the verdicts are not final.**" in page
     assert "| laptop, partial |" in page and "CIFAR10 | Bulyan" in page and "FMNIST | Bulyan" not in page
+
+
+@pytest.mark.parametrize(
+    ("name", "heading", "claims"),
+    [
+        ("uncompressed", "Appendix B.1, FedAvg: Uncompressed training against FedAvg", "What the paper says"),
+        ("training-length", "How many rounds an attack needs", "The claims"),
+    ],
+)
+def test_a_page_says_whose_claims_it_judges(name: str, heading: str, claims: str) -> None:
+    shown = outcome(plan(reading.load(name), "dense"), FOLDER)
+    assert shown.document().heading == heading
+    assert f"\n{claims}\n\n| Claim |" in shown.to_markdown()
 
 
 @pytest.mark.parametrize("name", COMPLETE)

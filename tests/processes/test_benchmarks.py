@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from benchmarks import engine, population
+from benchmarks import engine, overhead, population
 from benchmarks.attacks import TIMED
 from benchmarks.cases import CASES, Case, make_case_task, make_cohort, make_federation, our_bars, peer_bar, quick
 from benchmarks.contestants import CLIP_NORM, LR, Round, all_rows, clip_and_mean
@@ -28,10 +28,14 @@ from benchmarks.timing import Contestant, excess, interleaved, ratio, spread
 from benchmarks.workers import ROOT, WorkerError, worker
 
 from sparsefed import data
+from sparsefed.commands.reproduce import load as reading
+from sparsefed.commands.reproduce.grid import plan
+from sparsefed.commands.reproduce.run import run_exhibits
 from sparsefed.core.rng import rng
 from sparsefed.core.types import Context
 from sparsefed.defenses.topk_memory import topk_memory
 from sparsefed.engines import fused, local, loop
+from tests.support.exhibits_tiny import TINY
 from tests.support.processes import Nursery, Server
 
 needs_linux = pytest.mark.skipif(not CLEAR.exists(), reason="memory is read from Linux's /proc")
@@ -359,3 +363,11 @@ def test_overhead_runs_and_writes_its_numbers(run: Run, tmp_path: Path) -> None:
     run("benchmarks.overhead", "--quick", "--json", f"{tmp_path}/o.json")
     found = results(tmp_path / "o.json")
     assert found["in a cell", "4 cells"]["median"] > 0 and found["starting", "once"]["median"] > 0
+
+
+def test_overhead_of_cells_that_are_finished(tmp_path: Path) -> None:
+    run_exhibits([plan(reading.parse("tiny", TINY), "smoke")], tmp_path, 1)
+    row, details = overhead.finished(tmp_path, overhead.LONG)
+    assert details["seconds"].keys() == details["training"].keys() and row.value.median > 0
+    with pytest.raises(SystemExit, match="no such cell"):
+        overhead.finished(tmp_path / "elsewhere", overhead.LONG)

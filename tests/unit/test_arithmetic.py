@@ -50,10 +50,21 @@ def without(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the system does not list the processor's flags")
 def test_the_answer_is_the_processors() -> None:
     flags = Path("/proc/cpuinfo").read_text().split()
-    if {"avx512_bf16", "amx_bf16"} & set(flags):
+    if "avx512_bf16" in flags and "amx_tile" not in flags:
         assert has_bfloat16()
     if "avx2" in flags and "avx512f" not in flags:
         assert not has_bfloat16()
+
+
+@pytest.mark.parametrize(("product", "works"), [("pass", True), ("import os; os.kill(os.getpid(), 4)", False)])
+def test_amx_that_is_named_and_cannot_run_is_none(monkeypatch: pytest.MonkeyPatch, product: str, works: bool) -> None:
+    """As on some virtual machines, where a product in bfloat16 is an illegal instruction (signal 4)."""
+    monkeypatch.setattr(arithmetic, "PRODUCT", product)
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
+    arithmetic._amx_works.cache_clear()
+    assert has_bfloat16() is works
+    arithmetic._amx_works.cache_clear()
 
 
 def test_where_there_is_bfloat16_it_is_used(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -128,6 +129,12 @@ def test_an_unknown_name_lists_the_known_ones(key: str, known: Mapping[str, obje
     assert f"did you mean '{near[:-1]}'" in sentence
     assert "module:function" in sentence
     assert all(name in sentence for name in known)
+
+
+def test_an_infinite_norm_stays_infinite_when_a_config_is_written_down() -> None:
+    """A worker and a run folder are given the table: what is left out of it becomes the rule's usual norm."""
+    config = configs.parse({**BASE, "defense": {"name": "sparsefed", "k": 5, "clip_norm": math.inf}})
+    assert configs.parse(tomllib.loads(toml.dumps(configs.dump(config)))).defense.params["clip_norm"] == math.inf
 
 
 def test_a_rule_does_not_offer_what_follows_from_the_training() -> None:

@@ -24,9 +24,7 @@ from sparsefed.core.threat import Attack, Knowledge
 
 
 @attack(
-    paper="Bhagoji et al. 2019, Analyzing Federated Learning through an Adversarial Lens",
-    goal=goals.labels,
-    place=4,
+    paper="Bhagoji et al. 2019, Analyzing Federated Learning through an Adversarial Lens", goal=goals.labels, place=4
 )
 def boosted(
     goal: Goal,

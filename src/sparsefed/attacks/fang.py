@@ -98,13 +98,7 @@ def _uniform(known: Knowledge, attacker: int) -> Tensor:
 # --- Krum ------------------------------------------------------------------------------------------------------------
 
 
-@attack(
-    paper=PAPER,
-    needs=HONEST,
-    otherwise=PARTIAL,
-    place=9,
-    search={"epsilon": "0.0001:0.5"},
-)
+@attack(paper=PAPER, needs=HONEST, otherwise=PARTIAL, place=9, search={"epsilon": "0.0001:0.5"})
 def fang_krum(
     goal: Goal | None,  # noqa: ARG001
     *,

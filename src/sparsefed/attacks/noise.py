@@ -43,10 +43,7 @@ def sign_flip(goal: Goal | None, *, boost: Boost = 20.0) -> Attack:  # noqa: ARG
     return Attack(craft, needs=frozenset({"own data"}))
 
 
-@attack(
-    paper="Blanchard et al. 2017, Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent",
-    place=10,
-)
+@attack(paper="Blanchard et al. 2017, Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent", place=10)
 def gaussian(
     goal: Goal | None,  # noqa: ARG001
     *,

@@ -29,9 +29,7 @@ from sparsefed.core.threat import Attack, Knowledge
 
 
 @attack(
-    paper="Bhagoji et al. 2019, Analyzing Federated Learning through an Adversarial Lens",
-    goal=goals.labels,
-    place=3,
+    paper="Bhagoji et al. 2019, Analyzing Federated Learning through an Adversarial Lens", goal=goals.labels, place=3
 )
 def pgd(
     goal: Goal,

@@ -27,12 +27,7 @@ from sparsefed.core.errors import ConfigError
 from sparsefed.core.threat import Attack, Knowledge
 
 
-@attack(
-    paper="Bagdasaryan et al. 2020, How To Backdoor Federated Learning",
-    goal=goals.semantic,
-    needs=OWN,
-    place=7,
-)
+@attack(paper="Bagdasaryan et al. 2020, How To Backdoor Federated Learning", goal=goals.semantic, needs=OWN, place=7)
 def replacement(
     goal: Goal,
     *,

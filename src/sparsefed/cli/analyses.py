@@ -375,10 +375,7 @@ def _present(result: Report, page: Path | None, as_json: bool = False) -> None:
 
 
 def reproduce(
-    name: Annotated[
-        list[str] | None,
-        argument("NAME", "As --list names them, or the paper: table-2."),
-    ] = None,
+    name: Annotated[list[str] | None, argument("NAME", "As --list names them, or the paper: table-2.")] = None,
     scale: Annotated[
         ScaleOption,
         option("Seconds; few rounds; the paper's rounds with a dense or a narrow model; or all as printed."),
@@ -411,7 +408,7 @@ def reproduce(
         return
     chosen = reading.names() if all_ else reading.chosen(name or [])
     expected = estimate(chosen, scale.value, out, checked_jobs(jobs))
-    if expected.runs:
+    if expected.runs or dry_run:
         say(escape(expected.sentence), console if dry_run else errors)
     if dry_run:
         return

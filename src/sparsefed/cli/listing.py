@@ -42,9 +42,7 @@ def list_(
             console.print(table)
 
 
-def init(
-    file: Annotated[Path, argument("FILE", "Where to write it; my.toml by default.")] = Path("my.toml"),
-) -> None:
+def init(file: Annotated[Path, argument("FILE", "Where to write it; my.toml by default.")] = Path("my.toml")) -> None:
     """Write a config to start from: a small task under attack that runs as it is, and every other key as a comment."""
     from sparsefed.config.reference import commented
     from sparsefed.core.errors import ConfigError

@@ -123,7 +123,7 @@ def _bfloat16() -> Check:
     others = [f"; {device} {'has' if has_bfloat16(torch.device(device)) else 'lacks'} it" for device in available()]
     if has_bfloat16():
         return Check("bfloat16", "ok", f"the processor has it{''.join(others)}")
-    lacks = "the processor lacks it; train.dtype = 'bfloat16' is computed in float32"
+    lacks = "the processor lacks it, or cannot run what it has; train.dtype = 'bfloat16' is computed in float32"
     return Check("bfloat16", "note", f"{lacks}{''.join(others)}")
 
 

@@ -107,10 +107,7 @@ def _toml(path: Path) -> dict[str, Any]:
 
 
 def parse(
-    table: Mapping[str, Any],
-    overrides: Sequence[str] = (),
-    source: str = "",
-    rules: Callable[[Config], None] = check,
+    table: Mapping[str, Any], overrides: Sequence[str] = (), source: str = "", rules: Callable[[Config], None] = check
 ) -> Config:
     """Return a validated config from a table.
 

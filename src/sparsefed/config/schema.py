@@ -31,13 +31,13 @@ Number = Annotated[float, Field(strict=True, allow_inf_nan=False), AfterValidato
 
 
 class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
 
 
 class Named(BaseModel):
     """A choice by name, with its parameters beside the name."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config = ConfigDict(extra="allow", frozen=True, ser_json_inf_nan="constants")
     name: str = Field(description='a listed name, or "module:function" of your own; its parameters stand beside it')
 
     @property
@@ -55,7 +55,7 @@ class ModelTable(Named):
 class DataTable(BaseModel):
     """The [data] table: the examples and their owners, with the partition's parameters beside its name."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config = ConfigDict(extra="allow", frozen=True, ser_json_inf_nan="constants")
     name: str = Field("fmnist", description='a listed data set, or "module:DATA" of your own')
     partition: str = Field("one_class", description="how examples are dealt to devices; its parameters stand beside it")
     devices: Devices | None = Field(None, description="the population; by_user: none, one device a user")

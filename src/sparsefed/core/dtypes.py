@@ -1,32 +1,39 @@
 """The floating-point types that models are computed in: float32, or bfloat16 where the processor supports it.
 
-bfloat16 is requested for speed. A processor without it has to emulate it, and a round takes about twelve times as long
-as in float32 (docs/benchmarks.md). There a run is computed in float32, which is at least as accurate; the log and the
-run's manifest record the substitution.
+bfloat16 is requested for speed. A processor without it emulates it, twelve times slower than float32 is
+(docs/benchmarks.md): there a run is computed in float32, at least as accurate, and log and manifest record it.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
+import subprocess
+import sys
 
 import torch
 
 from sparsefed.core.device import CPU
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+PRODUCT = "import torch; rows = torch.ones(64, 64, dtype=torch.bfloat16); rows @ rows"
 
 log = logging.getLogger(__name__)
 
 
 def has_bfloat16(device: torch.device = CPU) -> bool:
     """Return whether a device computes in bfloat16; on the CPU, whether oneDNN supports it on this processor."""
-    if device.type == "cuda":
-        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     if device.type != "cpu":
-        return False
+        return device.type == "cuda" and bool(torch.cuda.is_bf16_supported(including_emulation=False))
     built: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-    return built and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    promised = built and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return promised and (not torch.cpu._is_amx_tile_supported() or _amx_works())
+
+
+@functools.cache
+def _amx_works() -> bool:
+    """Return whether a process survives a product: on some virtual machines AMX is an illegal instruction."""
+    return subprocess.run([sys.executable, "-P", "-c", PRODUCT], capture_output=True).returncode == 0
 
 
 def computed_in(wanted: str, device: torch.device = CPU) -> torch.dtype:

@@ -314,12 +314,7 @@ def _summed(sent: _Watched, budget: float) -> Tensor | None:
 
 
 def _knowledge(
-    setup: RoundSetup,
-    attack: Attack,
-    state: ServerState,
-    context: Context,
-    honest: _Honest,
-    hostile: IntArray,
+    setup: RoundSetup, attack: Attack, state: ServerState, context: Context, honest: _Honest, hostile: IntArray
 ) -> Knowledge:
     """Return the public facts and what the attack declared it needs; the grant is checked before a run."""
     defense, needs = setup.defense, attack.needs

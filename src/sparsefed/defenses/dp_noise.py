@@ -75,8 +75,7 @@ def gaussian_noise(sigma: float, purpose: str) -> Transform:
     if sigma == 0:
         return identity()
     return Transform(
-        no_state,
-        lambda state, vector, context: Flow(state, normal(context, purpose, vector).mul_(sigma).add_(vector)),
+        no_state, lambda state, vector, context: Flow(state, normal(context, purpose, vector).mul_(sigma).add_(vector))
     )
 
 

@@ -44,8 +44,7 @@ Threshold = Annotated[int, "votes by which a coordinate's sign must win, or else
 def rlr(threshold: Threshold, **_: Unpack[CommonKeywords]) -> Combine:
     """The mean, with the sign flipped in each coordinate where the vote of signs is closer than a threshold."""
     require(
-        threshold >= 0,
-        f"threshold is {threshold}, but it is a number of votes: choose threshold >= 0 (0 is the mean)",
+        threshold >= 0, f"threshold is {threshold}, but it is a number of votes: choose threshold >= 0 (0 is the mean)"
     )
 
     def init(d: int) -> State:  # noqa: ARG001

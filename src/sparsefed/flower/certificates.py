@@ -30,12 +30,7 @@ def write_certificates(folder: Path) -> None:
 
 
 def _certificate(
-    subject: str,
-    key: ec.EllipticCurvePrivateKey,
-    issuer: str,
-    by: ec.EllipticCurvePrivateKey,
-    *,
-    is_authority: bool,
+    subject: str, key: ec.EllipticCurvePrivateKey, issuer: str, by: ec.EllipticCurvePrivateKey, *, is_authority: bool
 ) -> x509.Certificate:
     names = [x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]) for name in (subject, issuer)]
     now = datetime.datetime.now(datetime.UTC)

@@ -101,14 +101,7 @@ def add_square(part: Float32, centre: Doubles, squares: Doubles, i: int) -> None
 
 @compiled
 def sweep(
-    rows: Float32,
-    weights: Doubles,
-    width: int,
-    measure: bool,
-    first: int,
-    last: int,
-    centre: Doubles,
-    squares: Doubles,
+    rows: Float32, weights: Doubles, width: int, measure: bool, first: int, last: int, centre: Doubles, squares: Doubles
 ) -> None:
     """Add the weighted rows to the centre, and each row's squares to squares [pieces, n], for pieces first..last."""
     n = rows.shape[0]

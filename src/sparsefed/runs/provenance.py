@@ -24,6 +24,7 @@ _VERSIONED = ("sparsefed", "torch", "numpy", "numba", "safetensors")
 
 def manifest(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the facts known about a run before it begins."""
+    asks = config.get("train", {}).get("dtype") == "bfloat16"  # finding out can take seconds
     return {
         "created": now(),
         "status": "created",
@@ -38,7 +39,7 @@ def manifest(config: Mapping[str, Any]) -> dict[str, Any]:
             "processor": platform.processor() or platform.machine(),
             "cores": os.cpu_count(),
             "threads": torch.get_num_threads(),
-            "bfloat16": "yes" if has_bfloat16() else "no, float32 in its place",
+            **({"bfloat16": "yes" if has_bfloat16() else "no, float32 in its place"} if asks else {}),
         },
     }
 

@@ -197,12 +197,7 @@ def _prove(
 
 
 def prepare(
-    circuit: Circuit,
-    key: bytes,
-    server: int,
-    nonce: bytes,
-    public: PublicShare,
-    share: LeaderShare | HelperShare,
+    circuit: Circuit, key: bytes, server: int, nonce: bytes, public: PublicShare, share: LeaderShare | HelperShare
 ) -> tuple[PreparedShare, VerifierShare]:
     """Return what a server remembers of a report and what it sends to the other server about it.
 

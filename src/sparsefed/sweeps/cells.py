@@ -76,7 +76,7 @@ def cell(config: Config) -> SweepCell:
     """
     nameless = config.model_copy(update={"name": ""})
     table = configs.dump(nameless)
-    canonical = json.dumps(table, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    canonical = json.dumps(table, sort_keys=True, separators=(",", ":"))
     canonical += PROCESS if configs.is_live(config) else ""
     return SweepCell(hashlib.sha256(canonical.encode()).hexdigest()[:KEY], nameless)
 

@@ -61,11 +61,7 @@ def run_cell(emit: Callable[[Any], None], is_stopped: Callable[[], bool], job: C
 
 
 def _attempted(
-    emit: Callable[[Any], None],
-    is_stopped: Callable[[], bool],
-    job: CellJob,
-    folder: Path,
-    send: Callable[[], None],
+    emit: Callable[[Any], None], is_stopped: Callable[[], bool], job: CellJob, folder: Path, send: Callable[[], None]
 ) -> Event:
     every = int(job.table["checkpoint_every"])
 

@@ -38,9 +38,10 @@ RULE = (
     "whose spread is itself uncertain, it says so."
 )
 SHORT = (
-    "Too short to tell: the best model of that data set, without attackers or before they had an effect, is more than "
-    f"{100 * FAR:.0f} points below what it reaches at the end of the paper's schedule; or, of attack accuracies, none "
-    f"of those compared is {LITTLE:.0%} after less than half of the paper's rounds, and attacks grow round by round."
+    "Too short to tell: in fewer rounds than the paper's, the best model of that data set, without attackers or before "
+    f"they had an effect, is more than {100 * FAR:.0f} points below what it reaches at the end of the paper's "
+    f"schedule; or, of attack accuracies, none of those compared is {LITTLE:.0%} after less than half of the paper's "
+    "rounds, and attacks grow round by round."
 )
 
 Verdict = Literal["holds", "holds in part", "does not hold here", "too short to tell", "not tested"]

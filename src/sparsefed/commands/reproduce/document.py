@@ -79,8 +79,9 @@ def document(outcome: ExhibitResult) -> doc.Document:
         doc.section("Notes on the paper's numbers", [doc.Bullets(tuple(notes))] if notes else []),
         doc.section("How to run it again", _again(outcome)),
     )
-    lead = f"{exhibit.question} Scale: {outcome.scale}." if outcome.scale else exhibit.question
-    heading = f"{exhibit.where}: {exhibit.title}" if exhibit.where else exhibit.title
+    origin = "" if exhibit.in_paper or not exhibit.where else f"{exhibit.where[:1].upper()}{exhibit.where[1:]}."
+    lead = " ".join(filter(None, (exhibit.question, origin, f"Scale: {outcome.scale}." if outcome.scale else "")))
+    heading = f"{exhibit.where}: {exhibit.title}" if exhibit.in_paper else exhibit.title
     return doc.Document(f"SparseFed: {exhibit.title}", lead, parts, heading=heading)
 
 
@@ -108,7 +109,8 @@ def _summary(outcome: ExhibitResult) -> Iterator[doc.Block]:
         yield doc.table("The claims of the file", ("Claim", "Here", "Comparisons"), own, "lines")
     elif outcome.judged and not outcome.generated:
         lines = ((each.claim.text, each.claim.where, *_verdict(each)) for each in outcome.judged)
-        says = "What is to be found again" if outcome.exhibit.external else "What the paper says"
+        ours = "What the paper says" if outcome.exhibit.in_paper else "The claims"
+        says = "What is to be found again" if outcome.exhibit.external else ours
         yield doc.table(says, ("Claim", "Where", "Here", "Comparisons"), lines, "lines")
     yield _numbers(outcome)
     yield from map(doc.note, (*rules(outcome), *arithmetic(outcome)))
@@ -127,8 +129,8 @@ def _numbers(outcome: ExhibitResult) -> doc.Table:
     heads, lines = columns(outcome), body(outcome)
     same = [len({line[i] for line in lines}) == 1 < len(lines) for i in range(len(heads))]
     heads = [replace(head, page_only=head.left and alike) for head, alike in zip(heads, same, strict=True)]
-    theirs = "theirs" if outcome.exhibit.external else "the paper's"
-    return doc.table("Numbers" if outcome.exhibit.file else f"Our numbers beside {theirs}", heads, lines)
+    beside = "Our numbers beside the paper's" if outcome.exhibit.in_paper else "Numbers"
+    return doc.table("Our numbers beside theirs" if outcome.exhibit.external else beside, heads, lines)
 
 
 def _configs(outcome: ExhibitResult) -> Iterator[doc.Block]:

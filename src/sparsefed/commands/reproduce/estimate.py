@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +23,8 @@ from sparsefed.models import MODELS, model_info
 from sparsefed.models.outline import outline
 from sparsefed.results.numbers import duration
 from sparsefed.sweeps import ledger as results
-from sparsefed.sweeps.plan import CellSlot, SweepPlan
+from sparsefed.sweeps.cells import SweepCell
+from sparsefed.sweeps.plan import CellGroup, CellSlot, SweepPlan
 
 STATED = 2  # cores that the exhibits' own minutes are for
 # Cpu seconds of a round in float32 over those in bfloat16: cnn 2.4 to 3.2, ResNet9 of width 16 2.5 to 3.0.
@@ -39,6 +40,8 @@ class MissingRuns(NamedTuple):
 
     @property
     def sentence(self) -> str:
+        if not self.runs:
+            return "No run is missing."
         took = f"about {duration(self.seconds)}, very roughly" if self.seconds else "how long is not known"
         return f"{self.runs} runs are missing, {self.rounds:,} rounds in all: {took}."
 
@@ -56,32 +59,32 @@ def estimate(names: Sequence[str], scale: str, out: Path, jobs: int) -> MissingR
     rounds, seconds = 0, 0.0
     for exhibit in map(load, names):
         if exhibit.kind == "runs":
-            sweep = plan(exhibit, scale).sweep
-            missing = [slot.cell for slot in _missing(sweep, out) if slot.cell.key not in keys]
-            keys |= {cell.key for cell in missing}
-            rounds += sum(cell.config.rounds for cell in missing)
-            seconds += STATED / jobs * _seconds_of_work(exhibit, scale) * sum(_work(cell.config) for cell in missing)
+            cells = _missing(plan(exhibit, scale).sweep, out)
+            missing = {cell.key: cell.config for cell in cells if cell.key not in keys}
+            keys |= missing.keys()
+            rounds += sum(config.rounds for config in missing.values())
+            seconds += STATED / jobs * _seconds_of_work(exhibit, scale) * sum(map(_work, missing.values()))
     return MissingRuns(len(keys), rounds, seconds)
 
 
-def _missing(sweep: SweepPlan, out: Path) -> Iterator[CellSlot]:
-    rows = [row for row in results.read(results.path(out, sweep)) if row["status"] == "done"]
-    done = {_line(row["cell"], row["role"], row["attack"], row["seed"]) for row in rows}
-    for slot in _slots(sweep):
-        if _line(slot.values, slot.role, slot.attack, slot.seed) not in done:
-            yield slot
+def _missing(sweep: SweepPlan, out: Path) -> Iterator[SweepCell]:
+    """Yield the cells that neither a run folder nor any results file of this scale has; one may come twice."""
+    ledger = results.Ledger(out, [sweep])
+    known = results.slots(sweep, ledger)
+    reported = {tuple(slot.values.items()) for slot in known if slot.role != "search"}
+    unknown = (group for group in sweep.groups if tuple(group.values.items()) not in reported)
+    for slot in (*known, *(slot for group in unknown for slot in _outcomes(group))):
+        yield from ledger.wanting(sweep, slot)
 
 
 def _slots(sweep: SweepPlan) -> Iterator[CellSlot]:
-    """Yield the runs of a sweep, as if the first variant of every attack were the strongest."""
     for group in sweep.groups:
-        yield from group.trials
-        yield from group.outcomes(group.trials[0].attack if group.trials else None)
+        yield from (*group.trials, *_outcomes(group))
 
 
-def _line(values: Mapping[str, str], role: str, attack: str | None, seed: int) -> tuple[object, ...]:
-    """Return what identifies a line of results, whichever variant a search settled on."""
-    return (*values.items(), role, attack if role == "search" else None, seed)
+def _outcomes(group: CellGroup) -> tuple[CellSlot, ...]:
+    """Return the reported runs of a combination, as if the first variant of its attack were the strongest."""
+    return group.outcomes(group.trials[0].attack if group.trials else None)
 
 
 def _seconds_of_work(exhibit: Exhibit, scale: str) -> float:

@@ -178,6 +178,11 @@ class Exhibit(_Record):
             raise ValueError(problem)
         return self
 
+    @property
+    def in_paper(self) -> bool:
+        """Return whether this is a table, a figure or a claim of the paper."""
+        return bool(self.where) and not self.where.startswith("not in the paper")
+
     def unknown_names(
         self, metrics: Iterable[str] = (), picks: Iterable[AxisValues] = (), where: str = ""
     ) -> Iterator[str]:

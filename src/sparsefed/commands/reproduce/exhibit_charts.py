@@ -27,6 +27,7 @@ from sparsefed.results.summary import NOT_LEARNED
 from sparsefed.sweeps.ledger import Row
 
 MOST_TICKS = 10
+CLOSE = 0.2  # shares that lie within this much of each other need not be drawn on an axis from 0 to 1
 ROOM = 0.07  # of a logarithmic axis, for a label
 IN_POINTS = "format(100 * datum.value, '.3~g')"  # an axis label in percentage points
 WIDE = 50  # from this ratio of largest to smallest on, an axis is logarithmic
@@ -93,7 +94,7 @@ def together(drawn: Mapping[str, alt.LayerChart]) -> alt.VConcatChart | alt.Laye
 def _title(exhibit: Exhibit, metric: str, panel: Pick) -> alt.Title:
     where = "".join(f"; {axis}: {values[0]}" for axis, values in panel.items())
     about = measure(metric).about
-    where_from = exhibit.where if exhibit.where.startswith("not ") else f"{exhibit.where} of the paper"
+    where_from = f"{exhibit.where} of the paper" if exhibit.in_paper else exhibit.where
     whole = f"{exhibit.title} ({where_from})" if exhibit.where else exhibit.title
     subtitle = f"{whole}. {about[:1].upper()}{about[1:]}{'.' if about else ''}"
     return alt.Title(f"{measure(metric).title}{where}", subtitle=textwrap.wrap(subtitle, 90))
@@ -292,8 +293,14 @@ def _named_axis(title: str, points: Points) -> alt.X:
 
 
 def _quantity(metric: str, points: Points, key: str, zero: bool = True, **options: Any) -> dict[str, Any]:
-    """Return the axis of a metric: shares from 0 to 1; logarithmic for values that span decades."""
+    """Return the axis of a metric: shares from 0 to 1; logarithmic for values that span decades.
+
+    Where 0 need not be shown, shares that lie close together have an axis of their own range.
+    """
     values, about = [point[key] for point in points], measure(metric)
+    if about.share and not zero and 0 < max(values) - min(values) < CLOSE:
+        scale, axis = alt.Scale(zero=False, padding=12), alt.Axis(format=".2~%", **options)
+        return {"title": about.title, "scale": scale, "axis": axis}
     if about.share:
         scale, axis = alt.Scale(domain=[0, 1]), alt.Axis(format=".0%", **options)
         return {"title": about.title, "scale": scale, "axis": axis}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, TypedDict, Unpack, overload
 
 from sparsefed.commands.reproduce.claims import Judged, judge
 from sparsefed.commands.reproduce.exhibit import Exhibit, Paper
@@ -74,30 +74,20 @@ def outcome(plan: ExhibitPlan, out: Path, folder: Traversable | None = None) -> 
     return ExhibitResult(exhibit, plan.sweep.scale, tuple(rows), paper, tuple(judged), seconds, missing=missing)
 
 
-@overload
-def reproduce(
-    names: str,
-    *,
-    scale: str = ...,
-    folder: Folder = ...,
-    jobs: int | None = ...,
-    on: str | None = ...,
-    on_progress: OnProgress = ...,
-) -> ExhibitResult: ...
+class ReproduceOptions(TypedDict, total=False):
+    """The keyword arguments of `reproduce`, which it takes for one name and for several alike."""
+
+    scale: str
+    folder: Folder
+    jobs: int | None
+    on: str | None
+    on_progress: OnProgress
 
 
 @overload
-def reproduce(
-    names: Names,
-    *,
-    scale: str = ...,
-    folder: Folder = ...,
-    jobs: int | None = ...,
-    on: str | None = ...,
-    on_progress: OnProgress = ...,
-) -> list[ExhibitResult]: ...
-
-
+def reproduce(names: str, **options: Unpack[ReproduceOptions]) -> ExhibitResult: ...
+@overload
+def reproduce(names: Names, **options: Unpack[ReproduceOptions]) -> list[ExhibitResult]: ...
 def reproduce(
     names: str | Names,
     *,
@@ -144,11 +134,7 @@ def _done(plan: ExhibitPlan, out: Path) -> set[str]:
 
 
 def run_exhibits(
-    plans: Sequence[ExhibitPlan],
-    out: Path,
-    jobs: int,
-    on_progress: OnProgress = lambda _: None,
-    on: str | None = None,
+    plans: Sequence[ExhibitPlan], out: Path, jobs: int, on_progress: OnProgress = lambda _: None, on: str | None = None
 ) -> Ledger:
     """Run what is missing of exhibits and write the rows of formulas; return the ledger of every cell."""
     runs = [each.sweep for each in plans if each.exhibit.kind == "runs"]

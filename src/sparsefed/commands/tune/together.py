@@ -79,14 +79,17 @@ def search_together(
         search.enqueue()
     with ExitStack() as stack:
         crew = [_crew(search, slot, stack.enter_context(opened()), count, threads) for slot in range(min(fit, wanted))]
-        for thread in crew:
-            thread.start()
         try:
+            for thread in crew:
+                thread.start()
+                while thread.is_alive() and studies.in_state(search.study, "WAITING"):
+                    time.sleep(REFRESH)  # SQLite would let two threads take the trial that is queued
             _wait(search, crew, count)
         finally:
             count.stopped = True
             for thread in crew:
-                thread.join()
+                if thread.ident:  # it was started
+                    thread.join()
     if count.errors:
         raise count.errors[0]
 

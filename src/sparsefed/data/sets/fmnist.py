@@ -11,18 +11,7 @@ from sparsefed.data.record import DataFile, DataSet
 from sparsefed.data.sources.debian import debian_package
 from sparsefed.data.sources.mirror import mirror
 
-CLASSES = (
-    "T-shirt/top",
-    "Trouser",
-    "Pullover",
-    "Dress",
-    "Coat",
-    "Sandal",
-    "Shirt",
-    "Sneaker",
-    "Bag",
-    "Ankle boot",
-)
+CLASSES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 
 
 DATASET = DataSet(

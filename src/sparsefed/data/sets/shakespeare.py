@@ -15,9 +15,7 @@ from sparsefed.data.sets.text_sets import text_set
 
 VOCABULARY, LENGTH = 256, 80  # more than there are different characters
 FILE = DataFile(
-    "tinyshakespeare_speakers.jsonl",
-    1_356_536,
-    "4d593f436ab7c92272e1b67a4a89d0cce13d792a1eb58366d4feb6e75f4ecddd",
+    "tinyshakespeare_speakers.jsonl", 1_356_536, "4d593f436ab7c92272e1b67a4a89d0cce13d792a1eb58366d4feb6e75f4ecddd"
 )
 
 DATASET = text_set(
