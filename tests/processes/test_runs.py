@@ -28,7 +28,7 @@ from sparsefed.core.round import RoundReport, ServerState
 from tests.support.processes import CONFIG, Command, Done, Nursery, Server, without_seconds
 from tests.support.shared import Shared
 
-ROUNDS = 150
+ROUNDS = 400  # more than a fast machine does between the kills
 EVERY = 3  # rounds between checkpoints
 KILLS = 28
 KILL_SEED = 20  # all moments of killing are drawn from it

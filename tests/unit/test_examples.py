@@ -75,7 +75,7 @@ def test_the_python_of_the_readme_runs(tmp_path: Path) -> None:
 
 
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
-SMALLER = (("rounds=60", "rounds=4"), ("rounds=80", "rounds=16"), ("evaluate_every=20", "evaluate_every=2"))
+SMALLER = (("rounds=60", "rounds=16"), ("rounds=80", "rounds=16"), ("evaluate_every=20", "evaluate_every=2"))
 
 
 def cells(notebook: Path) -> list[dict[str, Any]]:
