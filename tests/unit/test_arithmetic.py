@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import platform
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -52,7 +53,7 @@ def test_the_answer_is_the_processors() -> None:
     flags = Path("/proc/cpuinfo").read_text().split()
     if "avx512_bf16" in flags and "amx_tile" not in flags:
         assert has_bfloat16()
-    if "avx2" in flags and "avx512f" not in flags:
+    if "avx2" in flags and not {"avx512_bf16", "amx_tile"} & set(flags):
         assert not has_bfloat16()
 
 
@@ -65,6 +66,16 @@ def test_amx_that_is_named_and_cannot_run_is_none(monkeypatch: pytest.MonkeyPatc
     arithmetic._amx_works.cache_clear()
     assert has_bfloat16() is works
     arithmetic._amx_works.cache_clear()
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="only there can AVX-512 lack bfloat16")
+@pytest.mark.parametrize("instructions", [True, False])
+def test_bfloat16_that_onednn_would_emulate_is_none(monkeypatch: pytest.MonkeyPatch, instructions: bool) -> None:
+    """As on processors with AVX-512 but without its instructions for bfloat16, where a product takes twice as long."""
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: instructions)
+    assert has_bfloat16() is instructions
 
 
 def test_where_there_is_bfloat16_it_is_used(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
