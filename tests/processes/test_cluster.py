@@ -280,14 +280,15 @@ def test_cells_come_from_machines_that_do_not_share_the_folder(tmp_path: Path, m
 
 
 def test_one_study_is_searched_by_all_machines(machines: TwoMachines, tmp_path: Path) -> None:
-    killed = [0]
+    killed = threading.Event()
 
-    def kill(_: Any) -> None:
-        if killed[0] < 1 and machines.kill_worker("produced"):
-            killed[0] += 1
+    def kill() -> None:
+        until(lambda: machines.kill_worker("produced"), 240)
+        killed.set()
 
-    result = tune.tune(small(), trials=3, folder=tmp_path / "away", on="ray:2", on_progress=kill)
-    assert killed[0] == 1
+    threading.Thread(target=kill, daemon=True).start()
+    result = tune.tune(small(), trials=3, folder=tmp_path / "away", on="ray:2")
+    assert killed.is_set()
     assert len(result.trials) == 3
     alone = tune.tune(small(), trials=1, folder=tmp_path / "here")
     assert replace(result.first, number=0) == alone.first  # what a trial measures does not depend on where

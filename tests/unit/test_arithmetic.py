@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import platform
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -63,17 +62,18 @@ def test_amx_that_is_named_and_cannot_run_is_none(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(arithmetic, "PRODUCT", product)
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
     arithmetic._amx_works.cache_clear()
     assert has_bfloat16() is works
     arithmetic._amx_works.cache_clear()
 
 
-@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="only there can AVX-512 lack bfloat16")
 @pytest.mark.parametrize("instructions", [True, False])
 def test_bfloat16_that_onednn_would_emulate_is_none(monkeypatch: pytest.MonkeyPatch, instructions: bool) -> None:
     """As on processors with AVX-512 but without its instructions for bfloat16, where a product takes twice as long."""
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_supported", lambda: True)
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: instructions)
     assert has_bfloat16() is instructions
 

@@ -1,14 +1,12 @@
 """The floating-point types that models are computed in: float32, or bfloat16 where the processor supports it.
 
-bfloat16 is requested for speed. A processor without it emulates it, two to twelve times slower than float32 is
-(docs/benchmarks.md): there a run is computed in float32, at least as accurate, and log and manifest record it.
+Where bfloat16 would be emulated, slower than float32 is (docs/benchmarks.md), float32 is used, and recorded.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
-import platform
 import subprocess
 import sys
 
@@ -23,18 +21,13 @@ log = logging.getLogger(__name__)
 
 
 def has_bfloat16(device: torch.device = CPU) -> bool:
-    """Return whether a device computes in bfloat16; on the CPU, whether the processor has instructions for it."""
+    """Return whether a device has instructions for bfloat16; where there is AVX-512, oneDNN would emulate them."""
     if device.type != "cpu":
         return device.type == "cuda" and bool(torch.cuda.is_bf16_supported(including_emulation=False))
     built: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-    return built and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()) and _has_instructions()
-
-
-def _has_instructions() -> bool:
-    """Return whether products in bfloat16 are not emulated: oneDNN supports them on every processor with AVX-512."""
-    if platform.machine() not in ("x86_64", "AMD64"):
-        return True
-    return _amx_works() if torch.cpu._is_amx_tile_supported() else torch.cpu._is_avx512_bf16_supported()
+    promised = built and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    emulated = torch.cpu._is_avx512_supported() and not torch.cpu._is_avx512_bf16_supported()
+    return promised and not emulated and (not torch.cpu._is_amx_tile_supported() or _amx_works())
 
 
 @functools.cache
