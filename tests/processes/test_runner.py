@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -434,6 +435,23 @@ def test_damaged_results_are_one_sentence(copied: Path) -> None:
 def test_two_runners_in_one_folder_are_refused(copied: Path) -> None:
     with runs.locked(copied), pytest.raises(RunError, match="another process is working on"):
         run_plans([planned()], copied, jobs=1)
+
+
+def test_a_lock_that_is_held_for_a_moment_is_waited_for(tmp_path: Path) -> None:
+    """As by who looks whether a run goes on, or by a killed process's child that has not begun its own program."""
+    held = threading.Event()
+
+    def hold() -> None:
+        with runs.locked(tmp_path):
+            held.set()
+            time.sleep(0.2)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert held.wait(10)
+    with runs.locked(tmp_path):
+        assert is_locked(tmp_path)
+    holder.join()
 
 
 def test_no_jobs_are_refused(tmp_path: Path) -> None:

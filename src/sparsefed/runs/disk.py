@@ -10,6 +10,7 @@ import os
 import re
 import stat
 import tempfile
+import time
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from sparsefed.core.errors import RunError
 CONFIG, MANIFEST, METRICS, CHECKPOINT = "config.toml", "manifest.json", "metrics.jsonl", "checkpoint.safetensors"
 TEXT_LIMIT = 2**26  # bytes of a config, a manifest or one line of the metrics: a thousand times what runs write
 _LOCK = ".lock"
+_PATIENCE = 1.0  # seconds that a lock is waited for
 _CURES = {
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "make it writable"),
     **dict.fromkeys((errno.EEXIST, errno.ENOTDIR), "move away the file that is in its place"),
@@ -32,15 +34,28 @@ _CURES = {
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a run folder, or raise RunError if another process does; it ends with the process."""
+    """Hold the lock of a run folder, or raise RunError if another process does; it ends with the process.
+
+    It is given a moment: who only looks whether a run goes on holds the lock meanwhile, and so does the child of a
+    killed process until it runs its own program.
+    """
     with disk(folder):
         lock = open_plain(folder / _LOCK, os.O_RDWR | os.O_CREAT)
     with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RunError(f"another process is working on {folder}; wait for it, or end it first") from None
+        end = time.monotonic() + _PATIENCE
+        while not _taken(lock, fcntl.LOCK_EX):
+            if time.monotonic() > end:
+                raise RunError(f"another process is working on {folder}; wait for it, or end it first")
+            time.sleep(0.01)
         yield
+
+
+def _taken(lock: IO[bytes], kind: int) -> bool:
+    try:
+        fcntl.flock(lock, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def is_locked(folder: Path) -> bool:
@@ -49,11 +64,7 @@ def is_locked(folder: Path) -> bool:
     if not path.exists():
         return False
     with open_plain(path) as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
+        return not _taken(lock, fcntl.LOCK_SH)
 
 
 @contextmanager
