@@ -473,8 +473,15 @@ def test_the_threads_of_a_worker_do_not_depend_on_the_jobs(
     with pool.pool(jobs) as workers:
         workers.start(planned().groups[0].trials[0].cell, tmp_path)
         assert isinstance(workers, pool.Pool)
-        content = Path(f"/proc/{workers._workers[0].process.pid}/environ").read_bytes().split(b"\0")
-        assert f"OMP_NUM_THREADS={given.get('OMP_NUM_THREADS', '1')}".encode() in content
+        assert f"OMP_NUM_THREADS={given.get('OMP_NUM_THREADS', '1')}".encode() in environ(workers._workers[0].process)
+
+
+def environ(process: subprocess.Popen[bytes], seconds: float = 10.0) -> list[bytes]:
+    """The variables that a process was started with; Linux shows none until its program is in place."""
+    end = time.monotonic() + seconds
+    while not (content := Path(f"/proc/{process.pid}/environ").read_bytes()) and time.monotonic() < end:
+        time.sleep(0.001)
+    return content.split(b"\0")
 
 
 def test_time_left_counts_rounds_at_their_measured_rates() -> None:
