@@ -2,12 +2,14 @@
 
 The numbers and verdicts are the machine's, the reasons a person's. A claim that does not hold, or holds in part, must
 have one; a reason for a claim that is gone is an error too. Results that are only partly done are shown as partial, and
-need no reasons yet. In results.toml, [NAME] is about scale laptop, [NAME.dense] and [NAME.schedule] about
+need no reasons yet. Exhibits share runs: a file that is only partly done first takes over the lines that another has
+gained. In results.toml, [NAME] is about scale laptop, [NAME.dense] and [NAME.schedule] about
 the others.
 """
 
 from __future__ import annotations
 
+import itertools
 import sys
 import tomllib
 from collections import Counter
@@ -30,6 +32,7 @@ from sparsefed.commands.reproduce.document import (
 from sparsefed.commands.reproduce.exhibit_charts import EXPLAINED
 from sparsefed.commands.reproduce.grid import plan
 from sparsefed.commands.reproduce.run import ExhibitResult, outcome
+from sparsefed.sweeps import ledger
 
 VERDICTS = (HOLDS, PART, NOT, TOO_SHORT, UNTESTED)
 HERE = Path(__file__).parent
@@ -131,7 +134,20 @@ def _table(heads: Sequence[str], lines: Any) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in ([*heads], ["---"] * len(heads), *rows))
 
 
+def share_lines(folder: Path = RESULTS) -> None:
+    """Give the results files of every scale the lines that those of other exhibits have of the same runs."""
+    for name, scale in itertools.product(reading.names(), SCALES):
+        exhibit = reading.load(name)
+        if exhibit.kind == "runs" and (folder / f"{name}.{scale}.jsonl").exists():
+            sweep = plan(exhibit, scale).sweep
+            known = ledger.rows(sweep, ledger.Ledger(folder, [sweep]))
+            if known != ledger.read(ledger.path(folder, sweep)):
+                ledger.write(folder, sweep, known)
+                print(f"{name}, scale {scale}: {len(known)} lines")
+
+
 if __name__ == "__main__":
+    share_lines()
     target = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / "RESULTS.md"
     target.write_text(write(), encoding="utf-8")
     print(f"wrote {target}")

@@ -134,6 +134,21 @@ def test_the_page_tells_of_runs_that_are_missing(tmp_path: Path) -> None:
     assert "| laptop, partial |" in page and "CIFAR10 | Bulyan" in page and "FMNIST | Bulyan" not in page
 
 
+def test_a_file_that_is_partly_done_takes_the_lines_that_others_have(tmp_path: Path) -> None:
+    """Exhibits share runs: what one has gained is not missing from another."""
+    names = ("pgd-epochs.dense.jsonl", "attacker-batch.dense.jsonl")
+    known, others = ((FOLDER / name).read_bytes().splitlines(keepends=True) for name in names)
+    elsewhere = {row["key"] for row in results.read(FOLDER / names[1])}
+    own = [
+        line for line, row in zip(known, results.read(FOLDER / names[0]), strict=True) if row["key"] not in elsewhere
+    ]
+    assert 0 < len(own) < len(known)
+    (tmp_path / names[0]).write_bytes(b"".join(own))
+    (tmp_path / names[1]).write_bytes(b"".join(others))
+    runpy.run_path(str(ROOT / "docs/results.py"))["share_lines"](tmp_path)
+    assert (tmp_path / names[0]).read_bytes() == b"".join(known)
+
+
 @pytest.mark.parametrize(
     ("name", "heading", "claims"),
     [

@@ -33,6 +33,7 @@ seeds = 1
 [grid]
 "defense.k" = [50, 200]
 """
+FALLEN = 0.2  # of test accuracy lost: a broken model, of which the README says that its numbers differ by points
 MADE_BEFORE = ("sparsefed init my.toml",)  # shown twice: on the first screen, and in the list
 
 
@@ -72,7 +73,7 @@ def test_every_command_of_the_readme_works_in_its_order(sparsefed: Nursery, tmp_
 
 
 def test_the_demo_table_is_what_the_demo_printed() -> None:
-    """The README's table against `make demo` on this machine, if it was made here with its own settings."""
+    """The README's table against `make demo` here, as near as it promises: another processor sums in another order."""
     file = ROOT / "runs/demo/audit.json"
     if not file.exists():
         pytest.skip("no demo was made here: make demo")
@@ -83,8 +84,10 @@ def test_the_demo_table_is_what_the_demo_printed() -> None:
     assert [row[0] for row in rows] == list(rules)
     for name, *cells in rows:
         calm, pgd, flip = (entries[rules[name], attack] for attack in ("no attack", "pgd", "sign_flip"))
-        measured = [100 * each["test_accuracy"] for each in (calm, pgd, flip)]
-        assert [float(cell) for cell in cells[:3]] == pytest.approx(measured, abs=0.06)
-        assert [float(cell) for cell in cells[3:]] == pytest.approx(
-            [100 * each["attack_accuracy"] for each in (pgd, calm)], abs=0.6
-        )
+        for cell, each in zip(cells, (calm, pgd, flip), strict=False):
+            broken = each["test_accuracy"] < calm["test_accuracy"] - FALLEN
+            assert float(cell) == pytest.approx(100 * each["test_accuracy"], abs=10 if broken else 1), (name, cell)
+        for cell, each in zip(cells[3:], (pgd, calm), strict=True):
+            broken = each["test_accuracy"] < calm["test_accuracy"] - FALLEN
+            assert float(cell) == pytest.approx(100 * each["attack_accuracy"], abs=15 if broken else 3), (name, cell)
+    assert f"it recommends {numbers['recommendation']['defense']}" in README
