@@ -28,10 +28,14 @@ from sparsefed.data.partitions.skewed import dirichlet
 
 
 def cnn_of_e1(shape: tuple[int, int, int], classes: int) -> nn.Module:
-    """Build the CNN of Karimireddy et al. 2022 for MNIST: two 3x3 convolutions, dropout, 1.2 million parameters."""
+    """Build the CNN of Karimireddy et al. 2022 for MNIST: two 3x3 convolutions, dropout, 1.2 million parameters.
+
+    Nothing but the pooling follows its second convolution. With a ReLU there, as in most copies of that network, the
+    median under bit flips goes below chance, where theirs learns.
+    """
     inner = 64 * ((shape[1] - 4) // 2) * ((shape[2] - 4) // 2)
     return nn.Sequential(
-        *(nn.Conv2d(shape[0], 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU()),
+        *(nn.Conv2d(shape[0], 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3)),
         *(nn.MaxPool2d(2), nn.Dropout2d(0.25), nn.Flatten()),
         *(nn.Linear(inner, 128), nn.ReLU(), nn.Dropout(0.5), nn.Linear(128, classes)),
     )
