@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 MOST_SHOWN = 6  # of the comparisons behind a verdict
 LEVELS: Mapping[str, doc.Level] = {HOLDS: "good", PART: "fair", NOT: "poor"}
 HOURS = 100  # from so many minutes on times are shown in hours
-SLOWER = f"Times are for this processor: it has no bfloat16, and runs that ask for it take {IN_FLOAT32} times as long."
+TIMES = "How long each takes on 2 cores, at each scale. –: not at this scale. ?: not measured."
+SLOWER = f"This processor has no bfloat16, and runs that ask for it take {IN_FLOAT32} times as long."
 MEANS = "Mean ± standard deviation over the seeds."  # of a sweep of one's own
 OURS = (
     "Ours: mean ± standard deviation over the seeds. Not learned (the paper's DNC): in at least half of the runs the "
@@ -287,22 +288,22 @@ def rules(outcome: ExhibitResult) -> Iterator[str]:
 
 
 def listing() -> doc.Table:
-    """Return a table of what can be reproduced, and its cost."""
+    """Return a table of what can be reproduced, and how long it takes here at each scale."""
     scales: tuple[ScaleName, ...] = ("laptop", "dense", "schedule")
-    head = ("Name", "In the paper", "What it is", *(f"At scale {scale}" for scale in scales))
     rows = (
-        (exhibit.name, exhibit.where, exhibit.title, *(_cost(exhibit, scale) for scale in scales))
-        for exhibit in map(load, names())
+        (doc.TableCell(each.name, under=f"{each.title} ({each.where})"), *(_cost(each, scale) for scale in scales))
+        for each in map(load, names())
     )
-    return doc.table("" if has_bfloat16() else SLOWER, head, rows, "prose")
+    caption = TIMES if has_bfloat16() else f"{TIMES} {SLOWER}"
+    return doc.table(caption, ("Name, and what it is (where in the paper)", *scales), rows, "prose")
 
 
 def _cost(exhibit: Exhibit, scale: ScaleName) -> str:
     if exhibit.kind == "formula":
         return "a formula"
     if scale not in exhibit.scales:
-        return "not at this scale"
+        return "–"
     minutes = stated_minutes(exhibit, scale)
     if minutes is None:
-        return ""
-    return f"about {minutes:.0f} min on 2 cores" if minutes < HOURS else f"about {minutes / 60:.0f} h on 2 cores"
+        return "?"
+    return f"{minutes:.0f} min" if minutes < HOURS else f"{minutes / 60:.0f} h"
