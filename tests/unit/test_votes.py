@@ -160,6 +160,17 @@ def test_attacks_on_the_run_off_of_spread_groups_fail(groups: int, classes: int,
         assert not ((after != winner) & (certified >= m)).any()
 
 
+def test_a_label_that_is_far_above_can_give_votes_to_another() -> None:
+    """0 wins against 2, which has two votes more than it: one of them given to 3 leaves 0 out of the final."""
+    scores = [[1, 0, 2, 4, 3], [0, 3, 2, 1, 4], [3, 1, 0, 2, 4], [3, 4, 0, 2, 1], [1, 2, 3, 0, 4], [2, 4, 0, 3, 1]]
+    ranks, reach = np.array(scores)[:, None, :], np.zeros((6, 6), bool)
+    reach[[0, 3, 5], 2] = reach[[1, 2], 3] = reach[4, 5] = True  # only groups that vote for 2 are reached
+    moved = ranks.copy()
+    moved[2, 0] = [1, 4, 3, 0, 2]
+    assert (int(run_off_winner(ranks)[0][0]), int(run_off_winner(moved)[0][0])) == (0, 2)
+    assert int(run_off(ranks, reach)[0]) == 0
+
+
 # --- random subsets --------------------------------------------------------------------------------------------------
 
 

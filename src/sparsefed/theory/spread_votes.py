@@ -162,9 +162,12 @@ def _both_gaps(power: Powers, prefers: BoolArray, first: IntArray, second: IntAr
 def _left_out(
     members: Members | None, votes: Labels, counts: IntArray, winner: IntArray, pair: tuple[int, int]
 ) -> IntArray:
-    """Return the parts that it takes at least to put both labels of a pair above the winner in the first round."""
+    """Return the parts that it takes at least to put both labels of a pair above the winner in the first round.
+
+    A label that is further above than it need be can give votes to the other, so a gap below 0 lessens their sum.
+    """
     a, b = pair
-    gaps = [np.maximum(_gap(counts, winner, c), 0) for c in pair]
+    gaps = [_gap(counts, winner, c) for c in pair]
     both = np.where(votes == winner, 3, ((votes != a) & (votes != b)).astype(np.int8)).astype(np.int8)
     needed = least_parts(members, both, gaps[0] + gaps[1])
     for c, gap in zip(pair, gaps, strict=True):

@@ -294,16 +294,14 @@ def listing() -> doc.Table:
         (doc.TableCell(each.name, under=f"{each.title} ({each.where})"), *(_cost(each, scale) for scale in scales))
         for each in map(load, names())
     )
-    caption = TIMES if has_bfloat16() else f"{TIMES} {SLOWER}"
-    return doc.table(caption, ("Name, and what it is (where in the paper)", *scales), rows, "prose")
+    head = ("Name, and what it is (where in the paper)", *scales)
+    return doc.table(TIMES if has_bfloat16() else f"{TIMES} {SLOWER}", head, rows, "prose")
 
 
 def _cost(exhibit: Exhibit, scale: ScaleName) -> str:
     if exhibit.kind == "formula":
         return "a formula"
-    if scale not in exhibit.scales:
-        return "–"
-    minutes = stated_minutes(exhibit, scale)
+    minutes = stated_minutes(exhibit, scale) if scale in exhibit.scales else None
     if minutes is None:
-        return "?"
+        return "?" if scale in exhibit.scales else "–"
     return f"{minutes:.0f} min" if minutes < HOURS else f"{minutes / 60:.0f} h"

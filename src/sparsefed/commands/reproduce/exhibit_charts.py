@@ -93,9 +93,8 @@ def together(drawn: Mapping[str, alt.LayerChart]) -> alt.VConcatChart | alt.Laye
 
 def _title(exhibit: Exhibit, metric: str, panel: Pick) -> alt.Title:
     where = "".join(f"; {axis}: {values[0]}" for axis, values in panel.items())
-    about = measure(metric).about
-    if exhibit.chart is not None and exhibit.chart.x == ROUND:
-        about = about.replace("at the last evaluation", "at every evaluation")
+    when = "every" if exhibit.chart is not None and exhibit.chart.x == ROUND else "the last"
+    about = measure(metric).about.replace("the last evaluation", f"{when} evaluation")
     where_from = f"{exhibit.where} of the paper" if exhibit.in_paper else exhibit.where
     whole = f"{exhibit.title} ({where_from})" if exhibit.where else exhibit.title
     subtitle = f"{whole}. {about[:1].upper()}{about[1:]}{'.' if about else ''}"
